@@ -1,0 +1,106 @@
+"""What each part must do. A part is anything with these methods; nothing needs to inherit or register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from agentrl.types import Completion, Message, Observation, Score, Task, ToolCall, ToolSpec, Trace
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One attempt's world. Created for a task, used once, closed."""
+
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools that the policy may call."""
+        ...
+
+    async def call(self, call: ToolCall) -> Observation:
+        """Carry out one well-formed or malformed call and say what came of it."""
+        ...
+
+    async def score(self, trace: Trace) -> Sequence[Score]:
+        """Judge the finished attempt. Raises ScorerError when no verdict can be reached."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the attempt held. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class TaskSet(Protocol):
+    """A named, versioned, finite list of tasks with the world that belongs to each."""
+
+    id: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Task: ...
+
+    def environment(self, task: Task) -> Environment:
+        """A fresh environment for one attempt at ``task``."""
+        ...
+
+
+class Renderer(Protocol):
+    """Messages to token ids and back. Appending a message never changes the ids before it."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a reply. The sampled stop id belongs to the reply and is trained."""
+        ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[tuple[int, ...], ...]:
+        """The ids of each opening message, one tuple a message; tools go where the model expects them."""
+        ...
+
+    def extend(self, message: Message) -> tuple[int, ...]:
+        """The ids that append one more message (a tool result, a user turn) to what was sampled."""
+        ...
+
+    def generation_prompt(self) -> tuple[int, ...]:
+        """The ids that open the policy's turn."""
+        ...
+
+    def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message that the policy sampled. Never raises on bad output: calls carry `problem`."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text for people. Never used to make ids."""
+        ...
+
+
+class Session(Protocol):
+    """One conversation with a sampler. What was sent and sampled before stays cached in it."""
+
+    async def sample(self, context_ids: Sequence[int], *, max_tokens: int, stop_ids: frozenset[int]) -> Completion:
+        """Append ``context_ids`` to the conversation and sample a reply of at most ``max_tokens``."""
+        ...
+
+    async def close(self) -> None:
+        """Free the conversation's cache. Safe to call twice."""
+        ...
+
+
+class Sampler(Protocol):
+    """Something that continues token sequences with a versioned policy."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that are sampled from now."""
+        ...
+
+    def session(self, seed: int) -> Session:
+        """Open a conversation whose random draws depend on ``seed`` and on nothing else."""
+        ...
+
+
+class Harness(Protocol):
+    """Lets a policy act in an environment until something says stop."""
+
+    async def run(self, task: Task, environment: Environment, session: Session) -> Trace:
+        """Play one attempt. Returns the unscored trace."""
+        ...
