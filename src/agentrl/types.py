@@ -106,9 +106,7 @@ class Completion:
         check_sampled("completion", self.token_ids, self.logprobs, self.versions)
 
 
-def check_sampled(
-    owner: str, token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
-) -> None:
+def check_sampled(owner: str, token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
     """Refuse numbers that a sampler cannot have produced.
 
     Raises:

@@ -66,7 +66,7 @@ class ToolEnvironment:
             result = await result
         return result if isinstance(result, Observation) else Observation(content=str(result))
 
-    async def score(self, trace: Trace) -> Sequence[Score]:
+    async def score(self, trace: Trace) -> Sequence[Score]:  # noqa: ARG002
         """Judge the finished attempt; every environment writes its own."""
         raise TaskError(f"{type(self).__name__} has no score(); add `async def score(self, trace)` returning Scores")
 
@@ -110,7 +110,8 @@ def _spec(name: str, method: Callable[..., Any]) -> ToolSpec:
     required: list[str] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         if parameter.name not in hints:
-            raise TaskError(f"tool {name!r}: argument {parameter.name!r} has no type hint; write e.g. `{parameter.name}: str`")
+            hint = f"write e.g. `{parameter.name}: str`"
+            raise TaskError(f"tool {name!r}: argument {parameter.name!r} has no type hint; {hint}")
         properties[parameter.name] = {"type": _json_type(name, parameter.name, hints[parameter.name])}
         if parameter.default is inspect.Parameter.empty:
             required.append(parameter.name)
@@ -128,5 +129,6 @@ def _json_type(tool_name: str, argument: str, hint: Any) -> str:
             return _json_type(tool_name, argument, kinds[0])
     kind = _JSON_TYPES.get(origin or hint)
     if kind is None:
-        raise TaskError(f"tool {tool_name!r}: argument {argument!r} is a {hint!r}; tools take str, int, float, bool, list or dict")
+        allowed = "str, int, float, bool, list or dict"
+        raise TaskError(f"tool {tool_name!r}: argument {argument!r} is a {hint!r}; tools take {allowed}")
     return kind
