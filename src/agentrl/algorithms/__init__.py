@@ -1,0 +1,1 @@
+"""Credit and objectives: from the rewards of a group to one scalar loss."""

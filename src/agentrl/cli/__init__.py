@@ -1,0 +1,103 @@
+"""The command line. Each command is a module that is imported only when it is called, so that help comes at once.
+
+Exit status: 0 when a command did what was asked, 1 for a failure, 2 for bad input, 130 when Ctrl-C ended it early.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+
+from agentrl import __version__
+from agentrl.errors import AgentRLError, ConfigError
+
+COMMANDS = {
+    "train": ("agentrl.cli.train", "Train an agent with a recipe, and measure it before and after."),
+    "show": ("agentrl.cli.show", "Look at a run, or at one attempt token by token."),
+    "tasks": ("agentrl.cli.tasks", "List, show, validate and export the tasks of the BugFix gym."),
+}
+"""Name of each command: the module whose ``register(app)`` adds it, and its line in the help."""
+
+INTRODUCTION = f"""Reinforcement learning for language-model agents (version {__version__}).
+
+Start with: agentrl train bugfix-tiny
+"""
+
+
+class BadInput(AgentRLError):
+    """What was asked for cannot be done as it was written; the message says what to write instead."""
+
+    boundary = "input"
+
+
+@contextmanager
+def bad_input_for(*kinds: type[AgentRLError]) -> Iterator[None]:
+    """Within the block, an error of these kinds means that the words of the command line were wrong.
+
+    Raises:
+        BadInput: in place of such an error, with its message.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise BadInput(str(error)) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status.
+
+    Args:
+        arguments: the words after ``agentrl``; those of this process when None.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _application(words)(args=words, prog_name="agentrl")
+    except (ConfigError, BadInput) as error:
+        _leave(f"error: {error}", 2)
+    except AgentRLError as error:
+        _leave(f"error ({error.boundary}): {error}", 1)
+    except KeyboardInterrupt:
+        _leave("interrupted", 130)
+
+
+def _application(words: Sequence[str]) -> typer.Typer:
+    """The application with the command that was asked for; the others are there by name and help only."""
+    first = words[0] if words else "--help"
+    if not first.startswith("-") and first not in COMMANDS:
+        close = difflib.get_close_matches(first, COMMANDS, n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise BadInput(f"there is no command {first!r}; {hint}the commands are {', '.join(COMMANDS)}")
+    app = typer.Typer(
+        help=INTRODUCTION,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_version)
+    for name, (module, line) in COMMANDS.items():
+        if name == first:
+            importlib.import_module(module).register(app)
+        else:
+            app.command(name, help=line)(_never_called)
+    return app
+
+
+def _version(version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _never_called() -> None:
+    raise AssertionError("only the command that was asked for can be called")
+
+
+def _leave(message: str, status: int) -> None:
+    typer.echo(message, err=True)
+    raise SystemExit(status)

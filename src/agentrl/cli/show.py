@@ -1,0 +1,100 @@
+"""``agentrl show``: a run in the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli.runs import DEFAULT_ROOT, open_run
+from agentrl.config import fingerprint
+from agentrl.errors import StoreError
+from agentrl.records import trace_to_json
+from agentrl.store import RunFolder
+from agentrl.types import Trace
+from agentrl.ui.show import attempt, curves, result_table, summary_lines, trace_list
+
+HELP = """Look at a run: its result and its curve, or one attempt turn by turn.
+
+RUN is a path, a name below --runs, or latest. An ID may be the beginning of one.
+
+\b
+Examples:
+  agentrl show latest
+  agentrl show latest --trace ID --tokens
+  agentrl show runs/bugfix-tiny-0-20260101T000000Z --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("show", help=HELP)(show)
+
+
+def show(
+    run: str = typer.Argument(..., metavar="RUN", help="A path, a name below --runs, or latest."),
+    trace: str = typer.Option("", metavar="ID", help="Show this attempt turn by turn."),
+    tokens: bool = typer.Option(False, "--tokens", help="With --trace: every token, its logprob and its weight."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
+) -> None:
+    """Show a run or one of its attempts."""
+    folder = open_run(run, runs)
+    if tokens and not trace:
+        raise BadInput("--tokens needs --trace ID; `agentrl show RUN` lists some ids")
+    if trace:
+        with bad_input_for(StoreError):
+            found = folder.find_trace(trace)
+        _show_trace(folder, found, tokens=tokens, as_json=as_json)
+    elif as_json:
+        typer.echo(json.dumps(_run_as_json(folder)))
+    else:
+        _show_run(folder)
+
+
+def _show_trace(folder: RunFolder, trace: Trace, *, tokens: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({**trace_to_json(trace), "reward": trace.reward}))
+    else:
+        Console().print(attempt(trace, folder.vocabulary(), tokens=tokens))
+
+
+def _show_run(folder: RunFolder) -> None:
+    out, summary = Console(), folder.summary()
+    out.print(str(folder.path), style="bold", soft_wrap=True, highlight=False)
+    if summary is None:
+        out.print(
+            f"no summary yet: the run goes on, or stopped early (agentrl train --resume {folder.path})", soft_wrap=True
+        )
+    else:
+        for line in summary_lines(summary):
+            out.print(line, markup=False, highlight=False)
+        out.print(result_table(summary))
+    for part in curves(folder.metrics()):
+        out.print(part)
+    out.print(trace_list(_last_traces(folder)))
+    out.print("one attempt: agentrl show RUN --trace ID [--tokens]", markup=False, highlight=False)
+
+
+def _last_traces(folder: RunFolder, limit: int = 8) -> list[Trace]:
+    """Some attempts of the last step of RL, or of the last file when there is none."""
+    files = folder.trace_files()
+    chosen = [found for found in files if found[0] == "rl"][-1:] or files[-1:]
+    return [trace for phase, step, _ in chosen for trace in itertools.islice(folder.iter_traces(phase, step), limit)]
+
+
+def _run_as_json(folder: RunFolder) -> dict[str, Any]:
+    config = folder.config
+    return {
+        "run": str(folder.path),
+        "fingerprint": fingerprint(config),
+        "config": config.model_dump(mode="json"),
+        "summary": folder.summary(),
+        "metrics": folder.metrics(),
+        "traces": [trace.id for trace in _last_traces(folder)],
+    }

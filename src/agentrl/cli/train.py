@@ -1,0 +1,125 @@
+"""``agentrl train``: build the configuration, make or open the run folder, train, show the result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from agentrl.cli import BadInput
+from agentrl.cli.interrupt import stop_on_interrupt
+from agentrl.cli.overrides import split_overrides
+from agentrl.cli.runs import DEFAULT_ROOT, open_run
+from agentrl.config import TrainConfig, apply_overrides, load_recipe, to_toml
+from agentrl.store import RunFolder
+from agentrl.ui.live import PlainReporter, RichReporter
+from agentrl.ui.show import result_table
+
+HELP = """Train an agent with a recipe, and measure it before and after.
+
+RECIPE is a name (bugfix-tiny) or a .toml file (a run's config.toml repeats that run). Any field of the configuration
+can be set: --rl.steps 10 or --rl.steps=10. Ctrl-C stops after the present step with a checkpoint and exit status 130.
+
+\b
+Examples:
+  agentrl train bugfix-tiny
+  agentrl train bugfix-tiny --seed 1 --rl.learning_rate 3e-4
+  agentrl train --resume latest
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    settings = {"ignore_unknown_options": True}
+    app.command("train", help=HELP, context_settings=settings)(train)
+
+
+def train(
+    words: list[str] = typer.Argument(
+        None, metavar="RECIPE [--dotted.key value]", help="What to run, and fields to set."
+    ),
+    resume: str = typer.Option("", metavar="RUN", help="Go on with this run (a path, a name or latest)."),
+    runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are made."),
+    print_config: bool = typer.Option(False, "--print-config", help="Print the whole configuration and do nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; progress goes to stderr."),
+) -> None:
+    """Train, or go on with a run."""
+    plain, overrides = split_overrides(words or [])
+    if resume:
+        folder = open_run(resume, runs)
+        if overrides or plain not in ([], [folder.config.recipe]):
+            raise BadInput(f"--resume goes on with the run's own configuration; leave out {' '.join(words)}")
+        return _run(folder.config, folder, _train_loop(), resume=True, as_json=as_json)
+    config = apply_overrides(load_recipe(_one_recipe(plain)), overrides)
+    if print_config:
+        return typer.echo(_printed(config, overrides, as_json=as_json))
+    loop = _train_loop()
+    return _run(config, RunFolder.create(runs, config), loop, resume=False, as_json=as_json)
+
+
+def _one_recipe(plain: list[str]) -> str:
+    if len(plain) != 1:
+        given = f"{len(plain)} were given ({', '.join(plain)})" if plain else "none was given"
+        raise BadInput(f"one RECIPE is needed and {given}; write e.g. `agentrl train bugfix-tiny --rl.steps 10`")
+    return plain[0]
+
+
+def _printed(config: TrainConfig, overrides: Mapping[str, str], *, as_json: bool) -> str:
+    """The configuration as text, with a comment at each value that the command line set."""
+    if as_json:
+        return json.dumps(config.model_dump(mode="json"), indent=2)
+    lines, section = [], ""
+    for line in to_toml(config).splitlines():
+        if line.startswith("["):
+            section = line.strip("[]") + "."
+        key = section + line.split(" = ")[0]
+        lines.append(f"{line}  # set on the command line" if key in overrides else line)
+    return "\n".join(lines)
+
+
+def _train_loop() -> Callable[..., dict[str, Any]]:
+    """The loop, imported here because torch takes seconds and only training needs it.
+
+    Raises:
+        BadInput: torch is missing or does not fit this machine; said before a run folder is made.
+    """
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise BadInput(f"torch cannot be imported ({error}); install it: pip install 'torch>=2.6'") from error
+    from agentrl.loops.run import train as loop
+
+    return loop
+
+
+def _run(
+    config: TrainConfig, folder: RunFolder, loop: Callable[..., dict[str, Any]], *, resume: bool, as_json: bool
+) -> None:
+    out = Console(stderr=as_json)
+    reporter = RichReporter(out) if out.is_terminal else PlainReporter(sys.stderr if as_json else sys.stdout)
+    again = f"go on with: agentrl train --resume {folder.path}"
+    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again):
+        reporter.note(f"run folder: {folder.path}")
+        summary = loop(config, folder, reporter, resume=resume)
+    if as_json:
+        typer.echo(json.dumps(summary))
+    if reporter.stop_requested and "after" not in summary.get("eval", {}):
+        out.print(f"stopped early with a checkpoint; {again}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130)
+    _show_result(out, folder, summary)
+
+
+def _show_result(out: Console, folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    out.print(result_table(summary))
+    lines = (
+        f"run folder: {folder.path}",
+        f"  agentrl show {folder.path}                the result and its curve",
+        f"  agentrl show {folder.path} --trace ID     one attempt turn by turn; --tokens for every token",
+    )
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)

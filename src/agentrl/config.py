@@ -1,0 +1,227 @@
+"""The configuration of a run: one validated tree, TOML files, dotted overrides and a fingerprint.
+
+A recipe is a function that returns a whole `TrainConfig`; a run folder holds the one that was used, complete. Every
+value is checked before anything runs, and a refusal names the key, the value and what is allowed. An optional field
+must default to None, because TOML has no null: a key that is absent from the file is None again when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pkgutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentrl.errors import ConfigError
+from agentrl.fields import allowed, fields_of, lookup, nearest, parse_text
+
+
+class Section(BaseModel):
+    """Base of every part of the configuration: frozen, without surplus keys, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class TasksConfig(Section):
+    """Which tasks the policy acts on, and what it may see and do there."""
+
+    name: Literal["bugfix"] = Field(default="bugfix", description="task set")
+    level: Literal["tiny", "small", "repo"] = Field(default="tiny", description="size of the programs")
+    train_tasks: int = Field(default=2000, ge=1, description="distinct training tasks to draw groups from")
+    max_turns: int = Field(default=6, ge=1, description="replies that the policy may give in one attempt")
+    report: Literal["short", "full"] = Field(default="short", description="how much a test run tells")
+    tests_writable: bool = Field(default=False, description="whether the policy may edit the visible tests")
+    reward: Literal["hidden", "visible"] = Field(default="hidden", description="which tests decide the reward")
+    show_results: bool = Field(default=True, description="whether a test run shows its results")
+
+
+class ModelConfig(Section):
+    """The shape of TinyAgent."""
+
+    layers: int = Field(default=2, ge=1, description="transformer blocks")
+    width: int = Field(default=64, ge=2, description="size of the residual stream")
+    heads: int = Field(default=4, ge=1, description="attention heads; the width is divided among them")
+    mlp_width: int = Field(default=256, ge=1, description="hidden size of the feed-forward part")
+    context: int = Field(default=256, ge=8, description="longest sequence in tokens")
+    value_head: bool = Field(default=False, description="whether a value head is trained")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} with heads {self.heads}: rotary positions need an even size of each head; "
+                f"set width to a multiple of {2 * self.heads}"
+            )
+        return self
+
+
+class WarmStartConfig(Section):
+    """Supervised fine-tuning on demonstrations, before reinforcement learning."""
+
+    steps: int = Field(default=200, ge=0, description="optimizer steps; 0 starts from random weights")
+    batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
+    learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate")
+    mistakes: float = Field(default=0.3, ge=0, le=1, description="share of demonstrated first edits that are wrong")
+
+
+class RlConfig(Section):
+    """Reinforcement learning: how much is sampled, how it becomes credit, how far a step may go."""
+
+    algorithm: Literal["dr_grpo", "reinforce"] = Field(default="dr_grpo", description="preset of credit and objective")
+    steps: int = Field(default=100, ge=0, description="optimizer steps; 0 stops after the warm start")
+    groups_per_step: int = Field(default=12, ge=1, description="tasks in a step")
+    group_size: int = Field(default=8, ge=2, description="attempts at each task, which share a baseline")
+    learning_rate: float = Field(default=3e-4, ge=0, description="learning rate; 0 is the control that must not drift")
+    epochs: int = Field(default=1, ge=1, description="passes over the samples of a step")
+    clip_low: float = Field(default=0.2, gt=0, lt=1, description="the importance ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(default=0.28, gt=0, description="the importance ratio is clipped above 1 + clip_high")
+    temperature: float = Field(default=1.0, gt=0, description="sampling temperature of training attempts")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
+    eval_every: int = Field(default=25, ge=0, description="steps between small evaluations; 0 for none")
+    checkpoint_every: int = Field(default=25, ge=1, description="steps between checkpoints")
+
+
+class EvalConfig(Section):
+    """Evaluation on held-out tasks."""
+
+    tasks: int = Field(default=240, ge=2, description="held-out tasks before and after; an interval needs two")
+    attempts: int = Field(default=1, ge=1, description="attempts at each task")
+    during_tasks: int = Field(default=64, ge=2, description="held-out tasks of the small evaluations during training")
+
+
+class SandboxConfig(Section):
+    """The workers that run untrusted programs."""
+
+    workers: int = Field(default=2, ge=1, description="worker processes")
+    wall_s: float = Field(default=2.0, gt=0, description="wall-clock limit of one job in seconds")
+
+
+class TrainConfig(Section):
+    """Everything that a training run depends on."""
+
+    recipe: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of the experiment")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="root of every random number of the run")
+    tasks: TasksConfig = TasksConfig()
+    model: ModelConfig = ModelConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    rl: RlConfig = RlConfig()
+    eval: EvalConfig = EvalConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The names of the recipes that come with the package, sorted."""
+    package = importlib.import_module("agentrl.recipes")
+    return tuple(sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(package.__path__)))
+
+
+def load_recipe(name: str) -> TrainConfig:
+    """The configuration of a recipe, by its name (`bugfix-tiny`) or from a TOML file (`runs/.../config.toml`).
+
+    Raises:
+        ConfigError: no such recipe (with the nearest name), or a file that cannot be read or is not valid.
+    """
+    if name.endswith(".toml"):
+        return read_toml(Path(name))
+    names = recipe_names()
+    if name not in names:
+        raise ConfigError(
+            f"there is no recipe {name!r}; {nearest(name, names)}the recipes are {', '.join(names) or 'none yet'}, "
+            "or give the path of a .toml file"
+        )
+    module = importlib.import_module(f"agentrl.recipes.{name.replace('-', '_')}")
+    config = module.config()
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"recipe {name!r}: config() returned a {type(config).__name__}; return a TrainConfig")
+    return config
+
+
+def apply_overrides(config: TrainConfig, overrides: Mapping[str, str]) -> TrainConfig:
+    """A new configuration with some values replaced by text, read by the type of each field.
+
+    Args:
+        config: the configuration to start from; it is not changed.
+        overrides: dotted key to text, e.g. ``{"rl.learning_rate": "3e-4"}``.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest one), text that is not of the field's type, a value out of its
+            bounds, or values that contradict each other.
+    """
+    data = config.model_dump()
+    for key, text in overrides.items():
+        field = lookup(TrainConfig, key, text)
+        *sections, name = key.split(".")
+        table = data
+        for section in sections:
+            table = table[section]
+        table[name] = parse_text(key, text, field)
+    return _validated(data)
+
+
+def to_toml(config: TrainConfig) -> str:
+    """The whole configuration as TOML; `from_toml` gives an equal one."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def from_toml(text: str) -> TrainConfig:
+    """Read a configuration that `to_toml` or a person wrote.
+
+    Raises:
+        ConfigError: text that is not TOML, an unknown key, a wrong type or an impossible value.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration is not valid TOML: {error}") from error
+    return _validated(data)
+
+
+def read_toml(path: Path) -> TrainConfig:
+    """Read a configuration file.
+
+    Raises:
+        ConfigError: as `from_toml`, or a file that cannot be read; the message starts with the path.
+    """
+    try:
+        return from_toml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a configuration ({error})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """SHA-256 (64 hexadecimal digits) of the configuration in canonical form; any changed value changes it."""
+    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _validated(data: Mapping[str, Any]) -> TrainConfig:
+    """Build the configuration from plain data, strictly: no text for a number, no 3.0 for an integer."""
+    try:
+        return TrainConfig.model_validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(one) for one in error.errors())) from error
+
+
+def _explain(error: Any) -> str:
+    """One line for one finding of the validation."""
+    key, value = ".".join(str(part) for part in error["loc"]), error["input"]
+    known = fields_of(TrainConfig)
+    if error["type"] == "extra_forbidden":
+        hint = nearest(key, [*known, *TrainConfig.model_fields])
+        return f"unknown key {key} = {value!r}; {hint}all keys: --print-config"
+    if error["type"] == "missing":
+        return f"{key} is missing; set it to {allowed(known[key])}"
+    if error["type"] == "value_error":
+        return f"{key}: {error['ctx']['error']}"
+    if key not in known:
+        return f"{key} = {value!r} must be a table with the keys {', '.join(k for k in known if k.startswith(key))}"
+    return f"{key} = {value!r} is not allowed; it must be {allowed(known[key])}"

@@ -1,0 +1,1 @@
+"""Samplers: what continues token sequences with a versioned policy."""

@@ -1,0 +1,122 @@
+"""The agent loop: the policy writes, tools answer, until something says stop. Training and evaluation use this one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentrl.errors import AgentRLError, EnvironmentFault
+from agentrl.protocols import Environment, Renderer, Session
+from agentrl.types import Completion, Message, Node, Observation, Stop, Task, ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When an attempt is cut. ``context`` bounds the whole conversation and ``reply`` one reply, in tokens."""
+
+    turns: int = 8
+    reply: int = 32
+    context: int = 256
+    call_s: float = 30.0
+
+
+@dataclass
+class Transcript:
+    """What an attempt has come to so far."""
+
+    nodes: list[Node] = field(default_factory=list)
+    stop: Stop | None = None
+    seconds: dict[str, float] = field(default_factory=lambda: {"sampling": 0.0, "tools": 0.0})
+    num_tokens: int = 0
+
+    def add(self, message: Message, context_ids: Sequence[int] = (), completion: Completion | None = None) -> None:
+        """Append one message's span to the conversation."""
+        parent = len(self.nodes) - 1 if self.nodes else None
+        if completion is None:
+            node = Node(parent=parent, message=message, context_ids=tuple(context_ids))
+        else:
+            node = Node(
+                parent=parent,
+                message=message,
+                context_ids=tuple(context_ids),
+                sampled_ids=completion.token_ids,
+                logprobs=completion.logprobs,
+                versions=completion.versions,
+            )
+        self.nodes.append(node)
+        self.num_tokens += len(node.context_ids) + len(node.sampled_ids)
+
+
+class ToolLoop:
+    """Runs a conversation in which each reply makes tool calls."""
+
+    def __init__(self, renderer: Renderer, limits: Limits) -> None:
+        self.renderer = renderer
+        self.limits = limits
+
+    @property
+    def fingerprint(self) -> str:
+        """What makes two harnesses the same agent."""
+        return f"tool-loop-v1/{type(self.renderer).__name__}/{self.limits}"
+
+    async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
+        """Play one attempt into ``transcript``; it holds all that happened even when this raises.
+
+        Raises:
+            AgentRLError: of the boundary that failed; never for something that the policy did.
+        """
+        tools = environment.tools()
+        waiting: list[int] = []
+        for message, ids in zip(task.prompt, self.renderer.render(task.prompt, tools), strict=True):
+            transcript.add(message, ids)
+            waiting.extend(ids)
+        opening = self.renderer.generation_prompt()
+        for _ in range(self.limits.turns):
+            room = self.limits.context - transcript.num_tokens - len(opening)
+            if room < 1:
+                transcript.stop = Stop.CONTEXT_FULL
+                return
+            completion = await self._reply(session, [*waiting, *opening], min(room, self.limits.reply), transcript)
+            message = self.renderer.parse(completion.token_ids, tools)
+            transcript.add(message, opening, completion)
+            if completion.finish_reason == "length":
+                transcript.stop = Stop.CONTEXT_FULL if room <= self.limits.reply else Stop.MAX_TOKENS
+                return
+            if not message.tool_calls:
+                transcript.stop = Stop.DONE
+                return
+            waiting = []
+            for call in message.tool_calls:
+                observation = await self._call(environment, call, transcript)
+                answer = Message(role="tool", content=observation.content, tool_call_id=call.id)
+                if observation.done:
+                    transcript.add(answer)
+                    transcript.stop = Stop.DONE
+                    return
+                ids = self.renderer.extend(answer)
+                transcript.add(answer, ids)
+                waiting.extend(ids)
+        transcript.stop = Stop.MAX_TURNS
+
+    async def _reply(
+        self, session: Session, context_ids: Sequence[int], max_tokens: int, transcript: Transcript
+    ) -> Completion:
+        started = time.perf_counter()
+        completion = await session.sample(context_ids, max_tokens=max_tokens, stop_ids=self.renderer.stop_ids)
+        transcript.seconds["sampling"] += time.perf_counter() - started
+        return completion
+
+    async def _call(self, environment: Environment, call: ToolCall, transcript: Transcript) -> Observation:
+        started = time.perf_counter()
+        try:
+            return await asyncio.wait_for(environment.call(call), self.limits.call_s)
+        except TimeoutError:
+            raise EnvironmentFault(f"tool {call.name!r} gave no answer within {self.limits.call_s} s") from None
+        except AgentRLError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"tool {call.name!r} raised {type(error).__name__}: {error}") from error
+        finally:
+            transcript.seconds["tools"] += time.perf_counter() - started

@@ -1,0 +1,145 @@
+"""Every metric's name in one place, with how its values merge over micro-batches, workers or steps.
+
+A row is a mapping from a metric's name to a number, or to None where nothing was measured. Merging never averages
+averages: a mean carries the name of the count that it was taken over, and is merged with that count as its weight. The
+ends of an interval never merge: an interval over more attempts is computed anew from the attempts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Merge = Literal["count", "sum", "mean", "max", "never"]
+Row = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One metric: how it merges, its unit, and (for a mean) the metric that counts what it was taken over."""
+
+    name: str
+    merge: Merge
+    unit: str
+    meaning: str
+    over: str = ""
+
+
+def _count(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(name=name, merge="count", unit=unit, meaning=meaning)
+
+
+def _seconds(stage: str, meaning: str) -> Metric:
+    return Metric(name=f"seconds_{stage}", merge="sum", unit="s", meaning=meaning)
+
+
+def _mean(name: str, over: str, unit: str, meaning: str) -> Metric:
+    return Metric(name=name, merge="mean", unit=unit, meaning=meaning, over=over)
+
+
+def _maximum(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(name=name, merge="max", unit=unit, meaning=meaning)
+
+
+def _interval(name: str, meaning: str) -> Metric:
+    return Metric(name=name, merge="never", unit="", meaning=meaning)
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        _count("episodes", "attempts", "attempts that ended"),
+        _count("episodes_scored", "attempts", "attempts with a reward"),
+        _count("episodes_unscored", "attempts", "attempts without a reward: our failure, not the policy's"),
+        _count("episodes_done", "attempts", "attempts that the policy ended itself"),
+        _count("groups", "groups", "groups of attempts"),
+        _count("groups_no_signal", "groups", "groups whose attempts all earned the same"),
+        _count("tokens_sampled", "tokens", "tokens that the policy sampled"),
+        _count("tokens_prefilled", "tokens", "tokens that the engine read without sampling them"),
+        _count("tokens_trained", "tokens", "tokens with a weight in the loss"),
+        _count("sequences_trained", "sequences", "sequences in the optimizer step"),
+        _count("optimizer_steps", "steps", "updates of the weights"),
+        _count("calls", "calls", "tool calls"),
+        _count("calls_malformed", "calls", "tool calls that could not be carried out as written"),
+        _seconds("step", "wall time of the step"),
+        _seconds("sampling", "time in the sampler"),
+        _seconds("tools", "time in tools and scorers"),
+        _seconds("training", "time in forward, backward and optimizer"),
+        _seconds("evaluation", "time in evaluation"),
+        _mean("reward", "episodes_scored", "", "reward of the scored attempts"),
+        _mean("turns", "episodes", "turns", "replies in an attempt"),
+        _mean("no_signal_share", "groups", "", "share of groups without signal"),
+        _mean("loss", "tokens_trained", "", "loss per trained token"),
+        _mean("entropy", "tokens_trained", "nats", "entropy of the policy where it sampled"),
+        _mean("kl", "tokens_trained", "nats", "estimate of the divergence from the policy that sampled"),
+        _mean("ratio", "tokens_trained", "", "importance ratio of the trained tokens"),
+        _mean("clip_share", "tokens_trained", "", "share of trained tokens whose ratio was clipped"),
+        _mean("accuracy", "tokens_trained", "", "share of demonstrated tokens that are the policy's first choice"),
+        _mean("grad_norm", "optimizer_steps", "", "norm of the gradient before it was clipped"),
+        _mean("learning_rate", "optimizer_steps", "", "learning rate"),
+        _mean("tokens_per_s", "seconds_step", "tokens/s", "sampled tokens per second of wall time"),
+        _mean("episodes_per_s", "seconds_step", "attempts/s", "attempts per second of wall time"),
+        _maximum("logprob_gap", "nats", "largest gap between the trainer's and the sampler's logprob of one token"),
+        _maximum("resident_mib", "MiB", "resident memory"),
+        _mean("pass_rate", "episodes_scored", "", "share of held-out attempts that pass"),
+        _interval("pass_rate_low", "lower end of the 95 % interval of the pass rate"),
+        _interval("pass_rate_high", "upper end of the 95 % interval of the pass rate"),
+    )
+}
+
+
+def metric(name: str) -> Metric:
+    """The definition of a metric.
+
+    Raises:
+        ValueError: an unknown name, with the nearest one.
+    """
+    if name not in METRICS:
+        close = difflib.get_close_matches(name, METRICS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "add it to METRICS with its merge rule"
+        raise ValueError(f"unknown metric {name!r}; {hint}")
+    return METRICS[name]
+
+
+def merge(rows: Sequence[Row]) -> dict[str, float]:
+    """One row for many.
+
+    Counts and sums add up; of maxima the largest stays; a mean is weighted by its count in each row, so that the
+    result does not depend on how the work was cut into rows. None, or a mean over a count of 0, adds nothing; a metric
+    that no row measured is absent from the result.
+
+    Raises:
+        ValueError: an unknown metric, a mean in a row that lacks its count, or several ends of intervals.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    merged = {name: _merged(metric(name), rows) for name in names}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _merged(one: Metric, rows: Sequence[Row]) -> float | None:
+    measured = [(row, value) for row in rows if (value := row.get(one.name)) is not None]
+    if not measured:
+        return None
+    values = [value for _, value in measured]
+    if one.merge == "never" and len(values) > 1:
+        raise ValueError(
+            f"metric {one.name!r} is an end of an interval and cannot be merged; compute the interval anew"
+        )
+    if one.merge == "max":
+        return max(values)
+    if one.merge != "mean":
+        return sum(values)
+    weights = [_weight(one, row) for row, _ in measured]
+    total = sum(weights)
+    return sum(w * v for w, v in zip(weights, values, strict=True) if w) / total if total else None
+
+
+def _weight(one: Metric, row: Row) -> float:
+    weight = row.get(one.over)
+    if weight is None:
+        raise ValueError(
+            f"metric {one.name!r} is a mean over {one.over!r}, which its row lacks; add {one.over!r} to it"
+        )
+    return weight

@@ -1,0 +1,1 @@
+"""Models that act: TinyAgent's transformer."""

@@ -1,0 +1,1 @@
+"""Attempts and groups of attempts."""

@@ -1,0 +1,78 @@
+"""One try at a task. It never raises: whatever fails becomes a fault on the trace."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from agentrl.errors import AgentRLError
+from agentrl.harness.loop import ToolLoop, Transcript
+from agentrl.protocols import Environment, Session, TaskSet
+from agentrl.types import Fault, Score, Stop, Task, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptId:
+    """Which attempt of which group this is, and the seed of its draws."""
+
+    group_id: str
+    attempt: int
+    seed: int
+
+    @property
+    def trace_id(self) -> str:
+        """Unique within a run."""
+        return f"{self.group_id}-{self.attempt}"
+
+
+async def attempt(task_set: TaskSet, task: Task, harness: ToolLoop, session: Session, identity: AttemptId) -> Trace:
+    """Play and score one attempt."""
+    transcript = Transcript()
+    scores: tuple[Score, ...] = ()
+    fault: Fault | None = None
+    environment: Environment | None = None
+    try:
+        environment = task_set.environment(task)
+        try:
+            await harness.run(task, environment, session, transcript)
+        finally:
+            await session.close()
+        scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
+    except AgentRLError as error:
+        fault = Fault(boundary=error.boundary, message=str(error))
+    except Exception as error:  # any bug of a foreign environment is its fault, not the policy's
+        fault = Fault(boundary="environment", message=f"{type(error).__name__}: {error}")
+    finally:
+        if environment is not None:
+            await environment.close()
+    return _trace(task, harness, identity, transcript, scores, fault)
+
+
+async def _score(environment: Environment, trace: Trace, transcript: Transcript) -> tuple[Score, ...]:
+    started = time.perf_counter()
+    scores = tuple(await environment.score(trace))
+    transcript.seconds["scoring"] = time.perf_counter() - started
+    return scores
+
+
+def _trace(
+    task: Task,
+    harness: ToolLoop,
+    identity: AttemptId,
+    transcript: Transcript,
+    scores: tuple[Score, ...],
+    fault: Fault | None,
+) -> Trace:
+    return Trace(
+        id=identity.trace_id,
+        task_id=task.id,
+        group_id=identity.group_id,
+        attempt=identity.attempt,
+        seed=identity.seed,
+        nodes=tuple(transcript.nodes),
+        stop=Stop.ERROR if fault or transcript.stop is None else transcript.stop,
+        scores=scores,
+        error=fault,
+        seconds=dict(transcript.seconds),
+        metadata={"harness": harness.fingerprint},
+    )

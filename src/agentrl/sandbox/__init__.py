@@ -1,0 +1,17 @@
+"""Untrusted programs run here, out of process: jobs in, results out."""
+
+from agentrl.sandbox.jobs import Calls, CaseOutcome, Job, JobResult, Limits, Outcome, Script, Suite
+from agentrl.sandbox.worker import PoolStats, WorkerPool
+
+__all__ = [
+    "Calls",
+    "CaseOutcome",
+    "Job",
+    "JobResult",
+    "Limits",
+    "Outcome",
+    "PoolStats",
+    "Script",
+    "Suite",
+    "WorkerPool",
+]

@@ -1,0 +1,223 @@
+"""What can be asked of the sandbox and what comes back. Plain frozen data; the pool and the scorers share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrl.errors import SandboxError, TaskError
+from agentrl.sandbox.values import NotPlain, decode, encode_plain
+
+End = Literal["finished", "timeout", "died"]
+OutcomeStatus = Literal["value", "raised", "timeout", "died"]
+CaseStatus = Literal["passed", "failed", "raised", "timeout", "died"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one job may use.
+
+    Args:
+        wall_s: seconds by the clock; at nine tenths of it the running call is interrupted, at all of it the job killed.
+        cpu_s: whole seconds of processor time.
+        memory_mib: address space of each process of the job.
+        output_bytes: the most that a job may report.
+
+    Raises:
+        SandboxError: a limit that is not positive.
+    """
+
+    wall_s: float = 2.0
+    cpu_s: int = 2
+    memory_mib: int = 512
+    output_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        for name in ("wall_s", "cpu_s", "memory_mib", "output_bytes"):
+            if not getattr(self, name) > 0:
+                raise SandboxError(f"limit {name} is {getattr(self, name)!r}; it must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """Import ``module`` and call its functions, each with a fresh copy of its arguments (plain data)."""
+
+    module: str
+    calls: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Run the tests (``def test_*``, methods ``test_*`` of classes ``Test*``) of the files at ``paths``."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Execute ``source`` in a namespace that holds everything from ``module``."""
+
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One program (path -> text, importable from its root) and what to do with it."""
+
+    files: Mapping[str, str]
+    run: Calls | Suite | Script
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a call or a script came to. ``value`` is plain data or Opaque; ``exception`` is a class name."""
+
+    status: OutcomeStatus
+    value: Any = None
+    exception: str = ""
+    message: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseOutcome:
+    """What one test came to.
+
+    For a failing ``assert CALL == EXPRESSION``: ``call`` is the source of the call, ``got`` and ``expected`` are
+    reprs. ``line`` is the source of the test's line that failed, ``where`` the innermost ``path:line`` of the
+    workspace that raised. A file that cannot be imported is one failed test named after its path.
+    """
+
+    name: str
+    status: CaseStatus
+    call: str = ""
+    got: str = ""
+    expected: str = ""
+    exception: str = ""
+    message: str = ""
+    line: str = ""
+    where: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test ran to its end without an exception."""
+        return self.status == "passed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobResult:
+    """What came of a job. ``outcomes`` has one entry per call, or one for a script; ``tests`` one per test."""
+
+    end: End
+    outcomes: tuple[Outcome, ...] = ()
+    tests: tuple[CaseOutcome, ...] = ()
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether the suite had tests and each of them passed."""
+        return bool(self.tests) and all(test.passed for test in self.tests)
+
+
+def encode_job(job: Job) -> bytes:
+    """The job as the worker reads it; equal jobs give equal bytes.
+
+    Raises:
+        TaskError: an argument of a call is not plain data, or a test path is not among the files.
+    """
+    body: dict[str, Any] = {"files": dict(sorted(job.files.items()))}
+    match job.run:
+        case Calls(module=module, calls=calls):
+            body |= {"kind": "calls", "module": module, "calls": [_encode_call(*call) for call in calls]}
+        case Suite(paths=paths):
+            missing = [path for path in paths if path not in job.files]
+            if missing:
+                raise TaskError(f"test file {missing[0]!r} is not among the files: {', '.join(job.files)}")
+            body |= {"kind": "suite", "paths": list(paths)}
+        case Script(module=module, source=source):
+            body |= {"kind": "script", "module": module, "source": source}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _encode_call(function: str, arguments: tuple[Any, ...]) -> list[Any]:
+    try:
+        return [function, [encode_plain(argument) for argument in arguments]]
+    except NotPlain as error:
+        raise TaskError(f"a call of {function} cannot be sent to the sandbox: {error}") from error
+
+
+def read_result(job: Job, end: str, output: bytes) -> JobResult:
+    """What the worker's answer means. Whatever the job left out, or wrote wrongly, counts as not finished.
+
+    Args:
+        end: how the process ended, as the worker saw it: finished, timeout or died.
+        output: the lines that the job wrote on its private pipe.
+    """
+    reports = _reports(output)
+    late = end == "timeout" or any(report.get("status") == "timeout" for report in reports)
+    missing: Literal["timeout", "died"] = "timeout" if late else "died"
+    if isinstance(job.run, Suite):
+        tests = _tests(job.run, reports, missing)
+        return JobResult(end=_end([test.status for test in tests]), tests=tests)
+    count = len(job.run.calls) if isinstance(job.run, Calls) else 1
+    outcomes = tuple(_outcome(report) for report in reports[:count])
+    outcomes += (Outcome(status=missing, exception=_NAMES[missing]),) * (count - len(outcomes))
+    return JobResult(end=_end([outcome.status for outcome in outcomes]), outcomes=outcomes)
+
+
+_NAMES = {"timeout": "TimeoutError", "died": "ProcessDied"}
+
+
+def _end(statuses: list[Any]) -> End:
+    return "timeout" if "timeout" in statuses else "died" if "died" in statuses else "finished"
+
+
+def _reports(output: bytes) -> list[dict[str, Any]]:
+    """The leading lines that are whole and well-formed; a candidate may have written anything after them."""
+    reports = []
+    for line in output.split(b"\n")[:-1]:
+        try:
+            report = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(report, dict):
+            break
+        reports.append(report)
+    return reports
+
+
+def _outcome(report: dict[str, Any]) -> Outcome:
+    status = report.get("status")
+    if status == "value":
+        try:
+            return Outcome(status="value", value=decode(report.get("value")))
+        except (ValueError, RecursionError):
+            return Outcome(status="died", exception=_NAMES["died"])
+    if status not in ("raised", "timeout"):
+        return Outcome(status="died", exception=_NAMES["died"])
+    return Outcome(status=status, **_texts(report, ("exception", "message", "line")))
+
+
+_TEST_TEXTS = ("call", "got", "expected", "exception", "message", "line", "where")
+
+
+def _tests(suite: Suite, reports: list[dict[str, Any]], missing: Literal["timeout", "died"]) -> tuple[CaseOutcome, ...]:
+    plan = reports[0].get("plan") if reports else None
+    if not isinstance(plan, list):
+        return tuple(CaseOutcome(name=path, status=missing, exception=_NAMES[missing]) for path in suite.paths)
+    tests = [_test(str(name), report) for name, report in zip(plan, reports[1:], strict=False)]
+    tests += [CaseOutcome(name=str(name), status=missing, exception=_NAMES[missing]) for name in plan[len(tests) :]]
+    return tuple(tests)
+
+
+def _test(name: str, report: dict[str, Any]) -> CaseOutcome:
+    status = report.get("status")
+    if status not in ("passed", "failed", "raised", "timeout"):
+        return CaseOutcome(name=name, status="died", exception=_NAMES["died"])
+    return CaseOutcome(name=name, status=status, **_texts(report, _TEST_TEXTS))
+
+
+def _texts(report: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: str(report[name]) for name in names if name in report}

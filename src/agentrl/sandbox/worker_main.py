@@ -1,0 +1,207 @@
+"""The worker process: a small warm interpreter that forks one child per job. Standard library only.
+
+Run as ``python -s -S -P -B worker_main.py WALL_S CPU_S MEMORY_MIB OUTPUT_BYTES``, with an environment that holds
+a fixed PYTHONHASHSEED and no secrets (``-I`` would ignore the hash seed). Jobs come in on stdin and answers go out
+on stdout, each with a length of four bytes; an answer is a JSON header, a newline, and what the job reported.
+The worker never parses a job or its report. It ends when stdin ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import struct
+import sys
+import time
+import types
+from typing import NoReturn
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_READY = b"ready\n"
+# fmt: off
+_WARM_MODULES = (
+    "abc", "ast", "bisect", "calendar", "collections.abc", "contextlib", "copy", "csv", "dataclasses",
+    "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools",
+    "json", "math", "numbers", "operator", "random", "re", "statistics", "string", "textwrap", "typing",
+)
+# fmt: on
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_SIGKILL = int(signal.SIGKILL)
+
+
+def import_child() -> types.ModuleType:
+    """Import the child's modules without their package, which this interpreter does not have.
+
+    Their names are taken back afterwards, so that a candidate does not find our package under them.
+    """
+    for name, path in (("agentrl", os.path.dirname(_HERE)), ("agentrl.sandbox", _HERE)):
+        sys.modules[name] = package = types.ModuleType(name)
+        package.__path__ = [path]
+    from agentrl.sandbox import child  # the path to it exists only now
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "agentrl"]:
+        del sys.modules[name]
+    return child
+
+
+def read_exactly(size: int) -> bytes:
+    """The next ``size`` bytes of stdin, fewer at its end."""
+    parts = []
+    while size:
+        part = os.read(0, min(size, 1 << 20))
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of ``data``."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class Server:
+    """Serves jobs one after another."""
+
+    def __init__(self, wall_s: float, cpu_s: int, memory_mib: int, output_bytes: int) -> None:
+        self.wall_s, self.cpu_s, self.memory_mib, self.output_bytes = wall_s, cpu_s, memory_mib, output_bytes
+        self.child = import_child()
+
+    def serve(self) -> None:
+        """Answer jobs until stdin ends."""
+        while len(length := read_exactly(4)) == 4:
+            payload = read_exactly(struct.unpack(">I", length)[0])
+            started = time.monotonic()
+            end, output = self.run(payload)
+            header = json.dumps({"end": end, "seconds": time.monotonic() - started}).encode()
+            answer = header + b"\n" + output
+            write_all(1, struct.pack(">I", len(answer)) + answer)
+
+    def run(self, payload: bytes) -> tuple[str, bytes]:
+        """Fork a child for one job, wait for it within the limits, leave no process behind."""
+        source, sink = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(source)
+            os.close(sink)
+            return "lost", b""
+        if pid == 0:
+            self.be_child(payload, sink)
+        os.close(sink)
+        output, expired = self.collect(source)
+        os.close(source)
+        overused = self.end_child(pid)
+        self.clean_directory()
+        if not output.startswith(_READY):
+            return ("timeout" if expired else "lost"), b""
+        return ("timeout" if expired or overused else "finished"), output[len(_READY) :]
+
+    def be_child(self, payload: bytes, sink: int) -> NoReturn:
+        """The child's whole life. The exit status says nothing; only the reports count."""
+        try:
+            self.restrict(sink)
+            write_all(sink, _READY)
+            reporter = self.child.Reporter(lambda line: write_all(sink, line), self.output_bytes)
+            self.child.run_job(payload, reporter, self.wall_s)
+        finally:
+            os._exit(0)
+
+    def restrict(self, sink: int) -> None:
+        """Own session, no inherited files but ``sink``, limits; dies with the worker."""
+        os.setsid()
+        if _PRCTL is not None:
+            _PRCTL(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.closerange(3, sink)
+        os.closerange(sink + 1, 64)
+        memory = self.memory_mib << 20
+        resource.setrlimit(resource.RLIMIT_CPU, (self.cpu_s, self.cpu_s + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.output_bytes, self.output_bytes))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.argv[:] = ["program"]
+        random.seed(0)  # after a fork it has been seeded from the system's noise
+
+    def collect(self, source: int) -> tuple[bytes, bool]:
+        """What the job reports until it ends, its time is over or it writes too much; whether its time was over."""
+        deadline = time.monotonic() + self.wall_s
+        cap = 2 * self.output_bytes + 65_536
+        output = bytearray()
+        while len(output) <= cap:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([source], [], [], left)[0]:
+                return bytes(output), True
+            part = os.read(source, 65_536)
+            if not part:
+                break
+            output += part
+        return bytes(output), False
+
+    def end_child(self, pid: int) -> bool:
+        """Kill the job's session and reap all that is left of it; whether it had used up its processor time."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        kill_orphans()
+        used = usage.ru_utime + usage.ru_stime
+        return used >= self.cpu_s or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
+
+    def clean_directory(self) -> None:
+        """Remove what the job wrote to the working directory."""
+        with os.scandir(".") as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def kill_orphans() -> None:
+    """Kill processes that left the job's session; as their subreaper the worker inherits them."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            with open(f"/proc/self/task/{os.getpid()}/children") as children:
+                for orphan in children.read().split():
+                    os.kill(int(orphan), signal.SIGKILL)
+            time.sleep(0.001)
+
+
+def main() -> None:
+    """Warm up, freeze, serve."""
+    wall_s, cpu_s, memory_mib, output_bytes = sys.argv[1:]
+    for name in _WARM_MODULES:
+        importlib.import_module(name)
+    server = Server(float(wall_s), int(cpu_s), int(memory_mib), int(output_bytes))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    gc.collect()
+    gc.freeze()
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

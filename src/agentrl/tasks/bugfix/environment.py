@@ -1,0 +1,164 @@
+"""One attempt at a repair: a workspace in memory, four tools, and hidden tests that decide at the end."""
+
+from __future__ import annotations
+
+import posixpath
+import textwrap
+from collections.abc import Sequence
+from typing import Literal
+
+from agentrl.errors import SandboxError, ScorerError, TaskError
+from agentrl.rewards.programs import Hidden, HiddenTests
+from agentrl.sandbox.jobs import Job, JobResult, Suite
+from agentrl.sandbox.worker import WorkerPool
+from agentrl.tasks.bugfix.report import Style, format_report
+from agentrl.tasks.environment import ToolEnvironment, tool
+from agentrl.types import Observation, Score, Task, Trace
+
+Reward = Literal["hidden", "visible"]
+
+
+def is_test_path(path: str) -> bool:
+    """Whether a file of a workspace holds tests: ``test_*.py``, ``*_test.py``, or anything below ``tests/``."""
+    name = posixpath.basename(path)
+    named = name.startswith("test_") or name.endswith("_test.py")
+    return "tests" in path.split("/")[:-1] or (named and name.endswith(".py"))
+
+
+class BugFixEnvironment(ToolEnvironment):
+    """The world of one repair attempt.
+
+    Args:
+        task: its ``files`` are the workspace at the start, sources and visible tests.
+        pool: where programs run.
+        hidden: the hidden tests. They decide on the workspace as it stands at the end, however the attempt ended.
+        main: the path that ``read`` and ``edit`` mean when none is given.
+        report: what ``test`` answers, one line (``short``) or everything (``full``).
+        tests_writable: whether ``edit`` may change the visible tests. They never count for the hidden score.
+        reward: which score has weight 1: ``hidden``, or ``visible``, a reward that can be exploited, for experiments.
+            The other is reported with weight 0.
+        show_results: False makes ``test`` answer ``done`` whatever came out, for experiments.
+
+    Raises:
+        TaskError: ``main`` is no source file of the task, or the task has no visible tests.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pool: WorkerPool,
+        *,
+        hidden: Hidden,
+        main: str,
+        report: Style = "short",
+        tests_writable: bool = False,
+        reward: Reward = "hidden",
+        show_results: bool = True,
+    ) -> None:
+        super().__init__(task)
+        self.workspace = dict(task.files)
+        self._tests = tuple(path for path in task.files if is_test_path(path))
+        sources = [path for path in task.files if not is_test_path(path)]
+        if main not in sources:
+            raise TaskError(f"{task.id}: main path {main!r} is not a source file; they are {', '.join(sources)}")
+        if not self._tests:
+            raise TaskError(f"{task.id}: no visible tests among {', '.join(task.files)}; add a file test_*.py")
+        self._pool = pool
+        self._scorer = HiddenTests(pool, hidden, sources=sources, weight=float(reward == "hidden"))
+        self._main = main
+        self._report: Style = report
+        self._tests_writable = tests_writable
+        self._reward = reward
+        self._show_results = show_results
+
+    @tool
+    def read(self, path: str = "") -> Observation:
+        """Show a file with line numbers. Without a path, show the main file."""
+        chosen = path or self._main
+        if chosen not in self.workspace:
+            return self._unknown(chosen)
+        lines = _lines(self.workspace[chosen])
+        return Observation(content="\n".join(f"{number}|{line}" for number, line in enumerate(lines, start=1)))
+
+    @tool
+    async def test(self) -> Observation:
+        """Run the visible tests on the files as they are now and report which fail."""
+        result = await self._run_tests()
+        if not self._show_results:
+            return Observation(content="done")
+        return Observation(content=format_report(result.tests, self._report))
+
+    @tool
+    def edit(self, line: int, text: str, path: str = "") -> Observation:
+        """Replace one line of a file (the main file without a path) by text, which may be several lines.
+
+        Lines are numbered as shown by read. Text without leading spaces is indented as the line that it replaces.
+        Empty text deletes the line.
+        """
+        chosen = path or self._main
+        if chosen not in self.workspace:
+            return self._unknown(chosen)
+        if chosen in self._tests and not self._tests_writable:
+            return _error("tests are read-only", f"; edit one of {self._sources()}", self._report)
+        lines = _lines(self.workspace[chosen])
+        if not 1 <= line <= len(lines):
+            return _error(f"has {len(lines)} lines", f" in {chosen}, so there is no line {line}", self._report)
+        lines[line - 1 : line] = _fitted(text, lines[line - 1])
+        self.workspace[chosen] = "".join(f"{content}\n" for content in lines)
+        return Observation(content="ok")
+
+    @tool
+    def submit(self) -> Observation:
+        """Hand in the files as they are now. This ends the attempt."""
+        return Observation(content="submitted", done=True)
+
+    async def score(self, trace: Trace) -> Sequence[Score]:  # noqa: ARG002
+        """The hidden and the visible tests on the workspace as it stands, one of them with weight 1.
+
+        Raises:
+            ScorerError: the sandbox failed.
+        """
+        return (await self._scorer.score(self.workspace), await self._score_visible())
+
+    async def _score_visible(self) -> Score:
+        try:
+            result = await self._run_tests()
+        except SandboxError as error:
+            raise ScorerError(f"visible tests could not be run: {error}") from error
+        num_passed = sum(test.passed for test in result.tests)
+        return Score(
+            name="visible_tests",
+            value=1.0 if result.all_passed else 0.0,
+            weight=float(self._reward == "visible"),
+            explanation=f"{num_passed} of {len(result.tests)}",
+        )
+
+    async def _run_tests(self) -> JobResult:
+        return await self._pool.run(Job(files=dict(self.workspace), run=Suite(paths=self._tests)))
+
+    def _unknown(self, path: str) -> Observation:
+        return _error("unknown path", f" {path!r}; the files are {', '.join(self.workspace)}", self._report)
+
+    def _sources(self) -> str:
+        return ", ".join(path for path in self.workspace if path not in self._tests)
+
+
+def _error(problem: str, help_text: str, style: Style) -> Observation:
+    """An error for the policy; the short style leaves out what a tiny vocabulary cannot say."""
+    return Observation(content=f"error: {problem}{help_text if style == 'full' else ''}", error=True)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as Python counts them. The final newline starts no other line; an empty file has one empty line to edit."""
+    return text.removesuffix("\n").split("\n")
+
+
+def _fitted(text: str, replaced: str) -> list[str]:
+    """The lines of ``text`` at the depth of the line that they replace; as they are when they are indented already."""
+    text = text.strip("\n")
+    if not text.strip():
+        return []
+    if text[0].isspace():
+        return text.split("\n")
+    indent = replaced[: len(replaced) - len(replaced.lstrip())]
+    return [indent + line if line.strip() else "" for line in textwrap.dedent(text).split("\n")]

@@ -1,0 +1,1 @@
+"""A ledger: amounts of money as text, bookings between accounts, statements."""

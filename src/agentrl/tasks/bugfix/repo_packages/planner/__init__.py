@@ -1,0 +1,1 @@
+"""A planner: times of day, busy spans, free slots for a meeting."""

@@ -1,0 +1,1 @@
+"""Routes on a map of roads with lengths."""

@@ -1,0 +1,1 @@
+"""Small tables in text: reading, typed columns, queries."""

@@ -1,0 +1,1 @@
+"""Text templates: a scanner for {{ fields }}, filters, and a renderer."""

@@ -1,0 +1,1 @@
+"""Reports in plain text: words to lines, lines to boxes and columns."""

@@ -1,0 +1,214 @@
+"""The BugFix gym as a task set: every task is generated from its name and proved by running it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from agentrl.errors import TaskError
+from agentrl.rewards.programs import HiddenCalls
+from agentrl.sandbox.jobs import Limits
+from agentrl.sandbox.worker import WorkerPool
+from agentrl.tasks.bugfix import repo, small, tiny
+from agentrl.tasks.bugfix.candidate import Generator, test_file, test_path
+from agentrl.tasks.bugfix.environment import BugFixEnvironment, Reward
+from agentrl.tasks.bugfix.report import Style
+from agentrl.tasks.bugfix.validate import (
+    SPLITS,
+    Expressible,
+    Split,
+    Validated,
+    ValidationReport,
+    Validator,
+    hidden_calls,
+)
+from agentrl.types import Message, Task
+
+LevelName = Literal["tiny", "small", "repo"]
+Prompt = Callable[[Validated], tuple[Message, ...]]
+
+VERSION = "bugfix-v1"
+_GENERATION_LIMITS = Limits(wall_s=0.25, cpu_s=1)
+SYSTEM_PROMPT = (
+    "You repair Python programs. You have four tools: `read` shows a file with line numbers, `test` runs the visible "
+    "tests, `edit` replaces one line, and `submit` hands the work in and ends the attempt. Find the bug, change as "
+    "little as you can, run the tests, and submit when they pass. Hidden tests with other inputs decide, so repair "
+    "the program itself and do not write code for the visible examples. The tests cannot be changed."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """What makes a level: its stream of candidates, what the agent is told, and which tasks it can take."""
+
+    candidates: Generator
+    prompt: Prompt
+    expressible: Expressible | None = None
+
+
+def chat_prompt(validated: Validated) -> tuple[Message, ...]:
+    """What a language model is told: its tools, and which test fails."""
+    candidate = validated.candidate
+    name = f"{test_path(candidate)}::test_{validated.failing}"
+    user = f"{candidate.instruction} The test `{name}` fails. Repair the program so that it does what it documents."
+    return Message(role="system", content=SYSTEM_PROMPT), Message(role="user", content=user)
+
+
+def _tiny_prompt(validated: Validated) -> tuple[Message, ...]:
+    candidate = validated.candidate
+    return tiny.prompt(candidate.files[candidate.main_path], f"test_{validated.failing}")
+
+
+LEVELS: Mapping[str, Level] = MappingProxyType(
+    {
+        "tiny": Level(candidates=tiny.candidates, prompt=_tiny_prompt),
+        "small": Level(candidates=small.candidates, prompt=chat_prompt),
+        "repo": Level(candidates=repo.candidates, prompt=chat_prompt),
+    }
+)
+
+
+def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, ...], ValidationReport]:
+    """The first tasks of a level's split. The same task always stands at the same index.
+
+    Raises:
+        TaskError: an unknown level or split, or more tasks than there are different ones.
+        SandboxError: the machinery that runs programs failed.
+    """
+    chosen, known_split = _level(level), _split(split)
+    rng = random.Random(f"{VERSION}/{level}/{split}")
+    with WorkerPool(limits=_GENERATION_LIMITS) as pool:
+        validator = Validator(pool, split=known_split, expressible=chosen.expressible)
+        found = tuple(itertools.islice(validator.tasks(chosen.candidates(rng)), num_tasks))
+    return found, validator.report
+
+
+class BugFix:
+    """Repair tasks of one level and split: the sources and visible tests of a broken program.
+
+    The right programs and the hidden tests are kept here and are in no task.
+
+    Args:
+        level: ``tiny``, ``small`` or ``repo``.
+        split: ``train``, ``validation`` or ``test``; no two share a program.
+        num_tasks: how many tasks, at least one. More tasks leave the earlier ones as they are.
+        pool: where the programs of attempts run. None makes one on first use, which `close` ends.
+        report: what the tool ``test`` answers; None means short for ``tiny`` and full for the others.
+        tests_writable: whether ``edit`` may change the visible tests.
+        reward: ``hidden``, or ``visible`` for experiments with a reward that can be exploited.
+        show_results: False hides what the visible tests say, for experiments.
+
+    Raises:
+        TaskError: an unknown level or split, no tasks, or more than there are.
+        SandboxError: the machinery that runs programs failed.
+    """
+
+    def __init__(
+        self,
+        level: str,
+        split: str = "train",
+        num_tasks: int = 100,
+        *,
+        pool: WorkerPool | None = None,
+        report: Style | None = None,
+        tests_writable: bool = False,
+        reward: Reward = "hidden",
+        show_results: bool = True,
+    ) -> None:
+        if num_tasks < 1:
+            raise TaskError(f"num_tasks is {num_tasks}; a task set has at least one task")
+        self.id = f"{VERSION}/{level}"
+        self.validation: ValidationReport
+        found, self.validation = generate(level, split, num_tasks)
+        self._tasks = tuple(_task(level, split, index, validated) for index, validated in enumerate(found))
+        self._private = {task.id: validated for task, validated in zip(self._tasks, found, strict=True)}
+        self._pool = pool
+        self._own_pool: WorkerPool | None = None
+        self._report: Style = report or ("short" if level == "tiny" else "full")
+        self._tests_writable = tests_writable
+        self._reward: Reward = reward
+        self._show_results = show_results
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        return self._tasks[index]
+
+    def environment(self, task: Task) -> BugFixEnvironment:
+        """A fresh workspace for one attempt at ``task``, which must be a task of this set."""
+        candidate = self._validated(task.id).candidate
+        return BugFixEnvironment(
+            task,
+            self._running_pool(),
+            hidden=self.hidden(task.id),
+            main=candidate.main_path,
+            report=self._report,
+            tests_writable=self._tests_writable,
+            reward=self._reward,
+            show_results=self._show_results,
+        )
+
+    def hidden(self, task_id: str) -> HiddenCalls:
+        """The hidden tests of a task, for scorers only. Raises TaskError for a task that is not of this set."""
+        validated = self._validated(task_id)
+        calls = hidden_calls(validated.candidate)
+        return HiddenCalls(module=validated.candidate.module, calls=calls, expected=validated.hidden)
+
+    def solution(self, task_id: str) -> Mapping[str, str]:
+        """The right source files, path to text. Raises TaskError for a task that is not of this set."""
+        return dict(self._validated(task_id).candidate.reference)
+
+    def close(self) -> None:
+        """End the pool that this set made for itself, if it did. Safe to call twice."""
+        if self._own_pool is not None:
+            self._own_pool.close()
+            self._own_pool = None
+
+    def _running_pool(self) -> WorkerPool:
+        if self._pool is not None:
+            return self._pool
+        if self._own_pool is None:
+            self._own_pool = WorkerPool()
+        return self._own_pool
+
+    def _validated(self, task_id: str) -> Validated:
+        if task_id not in self._private:
+            first, last = self._tasks[0].id, self._tasks[-1].id
+            raise TaskError(f"task {task_id!r} is not of this set; its tasks are {first} to {last}")
+        return self._private[task_id]
+
+
+def _task(level: str, split: str, index: int, validated: Validated) -> Task:
+    candidate = validated.candidate
+    path, text = test_file(candidate, validated.visible)
+    return Task(
+        id=f"{VERSION}/{level}/{split}/{index}",
+        prompt=LEVELS[level].prompt(validated),
+        tools=BugFixEnvironment.tool_specs(),
+        files={**candidate.files, path: text},
+        metadata={
+            "kind": candidate.kind,
+            "main_path": candidate.main_path,
+            "failing_test": f"{path}::test_{validated.failing}",
+        },
+        family=f"{level}/{candidate.family}",
+        split=split,
+    )
+
+
+def _level(name: str) -> Level:
+    if name not in LEVELS:
+        raise TaskError(f"unknown level {name!r}; the levels are {', '.join(LEVELS)}")
+    return LEVELS[name]
+
+
+def _split(name: str) -> Split:
+    for split in SPLITS:
+        if split == name:
+            return split
+    raise TaskError(f"unknown split {name!r}; the splits are {', '.join(SPLITS)}")

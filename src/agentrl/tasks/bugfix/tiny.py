@@ -1,0 +1,328 @@
+"""The `tiny` level: one function of 3 to 8 lines whose docstring says in words what each line is to do.
+
+Programs are drawn from nine templates; one edit of the syntax tree breaks them. In a part of the tasks the docstring
+is silent (`some`) about the very thing that is broken, so that reading cannot tell the repair and only the tests can:
+this is what makes several turns matter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.tasks.bugfix.candidate import Arguments, Candidate, draw_inputs
+from agentrl.tasks.bugfix.mutations import Mutation, mutations
+from agentrl.types import Message
+
+MAIN_PATH = "prog.py"
+KINDS = (
+    *("arithmetic", "comparison", "constant", "initial_value", "bound", "wrong_variable"),
+    *("swapped_arguments", "connective", "lost_negation", "index"),
+)
+SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value", "bound"))
+SILENT_SHARE = 0.55
+NUM_VISIBLE = 6
+NUM_HIDDEN = 12
+
+OPERATORS = {"+": "plus", "-": "minus", "*": "times"}
+COMPARISONS = {">": "above", "<": "below", ">=": "at least", "<=": "at most", "==": "is", "!=": "isnt"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A piece of code that the docstring names with a word."""
+
+    code: str
+    word: str
+
+
+Piece = str | Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A program before it has a docstring text: lines as (depth, pieces), and the docstring's pieces."""
+
+    family: str
+    arguments: str
+    lines: tuple[tuple[int, tuple[Piece, ...]], ...]
+    doc: tuple[Piece, ...]
+    constants: tuple[int, ...] = field(default=())
+
+    def source(self, hidden: Slot | None = None) -> str:
+        """The program, its docstring silent about ``hidden``."""
+        words = " ".join("some" if piece is hidden else _word(piece) for piece in self.doc)
+        body = ["    " * depth + "".join(map(_code, pieces)) for depth, pieces in self.lines]
+        return "\n".join([f"def f({self.arguments}):", f'    """{words}"""', *body]) + "\n"
+
+    def slot_at(self, line: int, column: int) -> Slot | None:
+        """The slot at a place of the source (1-based line, 0-based column, its end included)."""
+        if line < 3:
+            return None
+        depth, pieces = self.lines[line - 3]
+        start = 4 * depth
+        for piece in pieces:
+            end = start + len(_code(piece))
+            if isinstance(piece, Slot) and start <= column <= end:
+                return piece
+            start = end
+        return None
+
+
+def _code(piece: Piece) -> str:
+    return piece.code if isinstance(piece, Slot) else piece
+
+
+def _word(piece: Piece) -> str:
+    return piece.word if isinstance(piece, Slot) else piece
+
+
+class _Draw:
+    """Random pieces of a program."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.constants: list[int] = []
+
+    def number(self, low: int = 1, high: int = 9) -> Slot:
+        value = self.rng.randint(low, high)
+        return Slot(code=str(value), word=str(value))
+
+    def threshold(self) -> Slot:
+        slot = self.number(1, 8)
+        self.constants.append(int(slot.code))
+        return slot
+
+    def operator(self) -> Slot:
+        code = self.rng.choice(list(OPERATORS))
+        return Slot(code=code, word=OPERATORS[code])
+
+    def comparison(self, codes: Sequence[str] = (">", "<", ">=", "<=")) -> Slot:
+        code = self.rng.choice(codes)
+        return Slot(code=code, word=COMPARISONS[code])
+
+
+def _guard(draw: _Draw) -> Draft:
+    a, b = draw.rng.sample("ab", 2)
+    op1, op2, c, k, cmp = draw.operator(), draw.operator(), draw.number(), draw.threshold(), draw.comparison()
+    return Draft(
+        family="guard",
+        arguments="a, b",
+        lines=(
+            (1, (f"if {a} ", cmp, " ", k, ":")),
+            (2, (f"return {a} ", op1, f" {b}")),
+            (1, (f"return {b} ", op2, " ", c)),
+        ),
+        doc=(f"{b}", op2, c, f"but when {a}", cmp, k, f"{a}", op1, f"{b}"),
+    )
+
+
+def _both(draw: _Draw) -> Draft:
+    k1, k2, cmp1, cmp2 = draw.threshold(), draw.threshold(), draw.comparison(), draw.comparison()
+    op1, op2, c = draw.operator(), draw.operator(), draw.number()
+    join = Slot(code="and", word="and") if draw.rng.random() < 0.5 else Slot(code="or", word="or")
+    return Draft(
+        family="both",
+        arguments="a, b",
+        lines=(
+            (1, ("if a ", cmp1, " ", k1, " ", join, " b ", cmp2, " ", k2, ":")),
+            (2, ("return a ", op1, " ", c)),
+            (1, ("return a ", op2, " b")),
+        ),
+        doc=("when a", cmp1, k1, join, "b", cmp2, k2, "a", op1, c, "otherwise a", op2, "b"),
+    )
+
+
+def _filtered_sum(draw: _Draw) -> Draft:
+    start, op, c, cmp, k = draw.number(0, 5), draw.operator(), draw.number(), draw.comparison(), draw.threshold()
+    return Draft(
+        family="filtered_sum",
+        arguments="xs",
+        lines=(
+            (1, ("t = ", start)),
+            (1, ("for x in xs:",)),
+            (2, ("if x ", cmp, " ", k, ":")),
+            (3, ("t = t + x ", op, " ", c)),
+            (1, ("return t",)),
+        ),
+        doc=("from", start, "add x", op, c, "when x", cmp, k),
+    )
+
+
+def _count(draw: _Draw) -> Draft:
+    start, cmp, k, step = draw.number(0, 5), draw.comparison(), draw.threshold(), draw.number(1, 4)
+    op, c = draw.operator(), draw.number()
+    return Draft(
+        family="count",
+        arguments="xs",
+        lines=(
+            (1, ("t = ", start)),
+            (1, ("for x in xs:",)),
+            (2, ("if x ", cmp, " ", k, ":")),
+            (3, ("t = t + ", step)),
+            (1, ("return t ", op, " ", c)),
+        ),
+        doc=("from", start, "count", step, "when x", cmp, k, "then t", op, c),
+    )
+
+
+def _range_sum(draw: _Draw) -> Draft:
+    start, op, c, low = draw.number(0, 5), draw.operator(), draw.number(), draw.number(0, 3)
+    upto = Slot(code="n + 1", word="to n") if draw.rng.random() < 0.5 else Slot(code="n", word="under n")
+    return Draft(
+        family="range_sum",
+        arguments="n",
+        lines=(
+            (1, ("t = ", start)),
+            (1, ("for i in range(", low, ", ", upto, "):")),
+            (2, ("t = t + i ", op, " ", c)),
+            (1, ("return t",)),
+        ),
+        doc=("from", start, "add i", op, c, "for i from", low, upto),
+    )
+
+
+def _listing(draw: _Draw) -> Draft:
+    op, c, cmp, k = draw.operator(), draw.number(), draw.comparison(), draw.threshold()
+    return Draft(
+        family="listing",
+        arguments="xs",
+        lines=(
+            (1, ("r = []",)),
+            (1, ("for x in xs:",)),
+            (2, ("if x ", cmp, " ", k, ":")),
+            (3, ("r.append(x ", op, " ", c, ")")),
+            (1, ("return r",)),
+        ),
+        doc=("list x", op, c, "when x", cmp, k),
+    )
+
+
+def _steps(draw: _Draw) -> Draft:
+    op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
+    a, b = draw.rng.sample("ab", 2)
+    sign = Slot(code="-c", word="negative c") if draw.rng.random() < 0.5 else Slot(code="c", word="c")
+    return Draft(
+        family="steps",
+        arguments="a, b",
+        lines=(
+            (1, (f"c = {a} ", op1, " ", c1)),
+            (1, (f"t = {b} ", op2, " ", sign)),
+            (1, ("return t ", op3, " ", c2)),
+        ),
+        doc=(f"c is {a}", op1, c1, f"t is {b}", op2, sign, "give t", op3, c2),
+    )
+
+
+def _largest(draw: _Draw) -> Draft:
+    cmp, op, c = draw.comparison((">", "<")), draw.operator(), draw.number()
+    word = "largest" if cmp.code == ">" else "smallest"
+    named = Slot(code=cmp.code, word=word)
+    place = Slot(code=str(draw.rng.randint(0, 2)), word="0")
+    place = Slot(code=place.code, word=place.code)
+    op2 = draw.operator()
+    return Draft(
+        family="largest",
+        arguments="xs",
+        lines=(
+            (1, ("t = xs[0]",)),
+            (1, ("for x in xs:",)),
+            (2, ("if x ", named, " t:")),
+            (3, ("t = x",)),
+            (1, ("return t ", op, " ", c, " ", op2, " xs[", place, "]")),
+        ),
+        doc=(named, "x", op, c, op2, "xs at", place),
+    )
+
+
+def _branches(draw: _Draw) -> Draft:
+    cmp = draw.comparison((">", "<", ">=", "<="))
+    op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
+    return Draft(
+        family="branches",
+        arguments="a, b",
+        lines=(
+            (1, ("if a ", cmp, " b:")),
+            (2, ("t = a ", op1, " ", c1)),
+            (1, ("else:",)),
+            (2, ("t = b ", op2, " ", c2)),
+            (1, ("return t ", op3, " a")),
+        ),
+        doc=("when a", cmp, "b t is a", op1, c1, "otherwise b", op2, c2, "give t", op3, "a"),
+    )
+
+
+TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (
+    *(_guard, _both, _filtered_sum, _count, _range_sum, _listing, _steps, _largest, _branches),
+)
+
+
+def candidates(rng: random.Random) -> Iterator[Candidate]:
+    """An endless stream of tiny programs, each with one bug."""
+    while True:
+        draw = _Draw(rng)
+        draft = rng.choice(TEMPLATES)(draw)
+        found = mutations(draft.source(), kinds=KINDS)
+        if not found:
+            continue
+        kind = rng.choice(sorted({mutation.kind for mutation in found}))
+        mutation = rng.choice([mutation for mutation in found if mutation.kind == kind])
+        yield _candidate(rng, draft, mutation, tuple(draw.constants))
+
+
+def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: tuple[int, ...]) -> Candidate:
+    full = draft.source()
+    slot = draft.slot_at(*_difference(full, mutation.source))
+    silent = slot in draft.doc and mutation.kind in SILENT_KINDS and rng.random() < SILENT_SHARE
+    reference = draft.source(slot if silent else None)
+    broken = "\n".join([*reference.split("\n")[:2], *mutation.source.split("\n")[2:]])
+    visible, hidden = draw_inputs(
+        rng, _inputs(draft.arguments, constants), num_visible=NUM_VISIBLE, num_hidden=NUM_HIDDEN
+    )
+    return Candidate(
+        family=draft.family,
+        kind=mutation.kind,
+        files={MAIN_PATH: broken},
+        reference={MAIN_PATH: reference},
+        module="prog",
+        function="f",
+        visible=visible,
+        hidden=hidden,
+        instruction="silent" if silent else "told",
+        main_path=MAIN_PATH,
+        line=mutation.line,
+    )
+
+
+def _difference(before: str, after: str) -> tuple[int, int]:
+    """1-based line and 0-based column of the first character in which two programs differ."""
+    for number, (left, right) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), start=1):
+        if left != right:
+            same = next((at for at, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None)
+            return number, min(len(left), len(right)) if same is None else same
+    return 0, 0
+
+
+def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Random], Arguments]:
+    """Small ints, half of them next to a constant that the program compares with, so that tests meet the edges."""
+
+    def near(rng: random.Random) -> int:
+        if constants and rng.random() < 0.5:
+            return rng.choice(constants) + rng.randint(-1, 1)
+        return rng.randint(0, 9)
+
+    def draw(rng: random.Random) -> Arguments:
+        if arguments == "xs":
+            return ([near(rng) for _ in range(rng.randint(3, 5))],)
+        if arguments == "n":
+            return (rng.randint(1, 12),)
+        return (near(rng), near(rng))
+
+    return draw
+
+
+def prompt(source: str, failing_test: str) -> tuple[Message, ...]:
+    """What TinyAgent is told: the failing test's name and the program's listing."""
+    listing = "\n".join(f"{number}|{line}" for number, line in enumerate(source.rstrip("\n").split("\n"), start=1))
+    return (Message(role="user", content=f"fix {failing_test}\n{listing}"),)

@@ -1,0 +1,135 @@
+"""The optimizer step. The trainer knows no algorithm: it gets samples, and a loss made of a preset's pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.objectives import cross_entropy
+from agentrl.algorithms.presets import Preset
+from agentrl.algorithms.reduce import token_mean
+from agentrl.errors import TrainerError
+from agentrl.policy.transformer import TinyTransformer
+from agentrl.train.packing import Batch, count, micro_batches
+from agentrl.types import Sample
+
+
+class Scored(NamedTuple):
+    """The trained tokens of a micro-batch under the current weights: log-probabilities and entropies, each (K,)."""
+
+    logprobs_K: Tensor
+    entropy_K: Tensor
+
+
+Loss = Callable[[Scored, Batch], tuple[Tensor, Mapping[str, Tensor]]]
+"""The share of the step's loss that one micro-batch has, and sums over its tokens to report."""
+
+
+def policy_gradient(preset: Preset) -> Loss:
+    """The loss of a preset over samples with weights for ``pg``."""
+
+    def loss(scored: Scored, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        weight_K = batch.weights_K["pg"]
+        mask_K = weight_K != 0
+        policy = preset.objective(scored.logprobs_K, batch.old_logprobs_K, batch.advantages_K, mask_K)
+        log_ratio_K = policy.ratio_T.log()
+        sums = {
+            "clip_fraction": policy.clipped_T.sum(),
+            "mismatch_k3": (policy.ratio_T - 1 - log_ratio_K).sum(),
+            "ratio_gap": (policy.ratio_T - 1).abs().sum(),
+        }
+        return preset.reduction(policy.loss_T, weight_K, batch.counts.weight["pg"]), sums
+
+    return loss
+
+
+def supervised(scored: Scored, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Cross entropy over samples with weights for ``ce``."""
+    weight_K = batch.weights_K["ce"]
+    loss_K = cross_entropy(scored.logprobs_K, weight_K != 0)
+    return token_mean(loss_K, weight_K, batch.counts.weight["ce"]), {}
+
+
+def score_tokens(model: TinyTransformer, batch: Batch, temperature: float = 1.0) -> Scored:
+    """Log-probability of each trained token and the entropy of the distribution that it was drawn from."""
+    logprobs_KV = (model(batch).logits_KV / temperature).log_softmax(-1)
+    logprobs_K = logprobs_KV.gather(1, batch.target_K[:, None]).squeeze(-1)
+    with torch.no_grad():
+        entropy_K = -(logprobs_KV.exp() * logprobs_KV).sum(-1)
+    return Scored(logprobs_K, entropy_K)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW with a linear warm-up and a linear descent to ``final_fraction`` of the peak over ``total_steps``."""
+
+    learning_rate: float
+    total_steps: int
+    warmup_steps: int = 5
+    final_fraction: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    max_tokens: int = 8192
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (from 0)."""
+        warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        done = min(1.0, step / max(1, self.total_steps))
+        return self.learning_rate * warm * (1.0 - (1.0 - self.final_fraction) * done)
+
+
+class Trainer:
+    """Owns the optimizer of a model."""
+
+    def __init__(self, model: TinyTransformer, settings: OptimizerSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.steps = 0
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            foreach=True,
+        )
+
+    def step(self, samples: Sequence[Sample], loss: Loss, *, temperature: float = 1.0) -> dict[str, float]:
+        """One optimizer step over ``samples``.
+
+        Returns:
+            Means over the trained tokens of what the loss reports, with ``loss``, ``entropy`` (nats),
+            ``grad_norm`` (before clipping) and ``learning_rate``.
+
+        Raises:
+            TrainerError: no token is trained, or the gradient is not finite (the weights are left as they were).
+        """
+        num_trained = sum(sum(count(samples).weight.values()) for _ in (0,))
+        if not num_trained:
+            raise TrainerError(f"none of the {len(samples)} samples has a trained token; skip the step")
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+        for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
+            scored = score_tokens(self.model, batch, temperature)
+            value, reported = loss(scored, batch)
+            value.backward()  # type: ignore[no-untyped-call]
+            sums["loss"] += float(value)
+            sums["entropy"] += float(scored.entropy_K.sum()) / num_trained
+            for name, total in reported.items():
+                sums[name] = sums.get(name, 0.0) + float(total) / num_trained
+        return sums | self._update()
+
+    def _update(self) -> dict[str, float]:
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        if not torch.isfinite(norm):
+            raise TrainerError(f"the gradient norm is {float(norm)}; the step was not taken")
+        rate = self.settings.rate(self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.steps += 1
+        return {"grad_norm": float(norm), "learning_rate": rate}

@@ -1,0 +1,189 @@
+"""A finished run in the terminal: the result, the curve, one attempt turn by turn or token by token."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.types import Message, Node, ToolCall, Trace
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PARTS = " ▏▎▍▌▋▊▉█"
+_ROLE_STYLE = {"system": "dim", "user": "green", "assistant": "bold cyan", "tool": "yellow"}
+
+
+def result_table(summary: Mapping[str, Any]) -> Table:
+    """Held-out pass@1 before and after with 95 % intervals, and the paired difference.
+
+    Args:
+        summary: the run's summary; ``summary["eval"]`` has ``before``, ``after`` and ``difference`` as far as they
+            were measured, each ``{"pass@1": {"mean", "low", "high"}, "tasks", "attempts"}``.
+    """
+    table = Table("held-out pass@1", "mean", "95 % interval", "tasks", "attempts", header_style="bold cyan")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, title in (("before", "before RL"), ("after", "after RL"), ("difference", "paired difference")):
+        if name in summary.get("eval", {}):
+            table.add_row(title, *_interval_cells(summary["eval"][name], signed=name == "difference"))
+    return table
+
+
+def _interval_cells(found: Mapping[str, Any], *, signed: bool) -> tuple[str, ...]:
+    score = found["pass@1"]
+    sign = "+" if signed else ""
+    mean, low, high = (format(score[key], f"{sign}.3f") for key in ("mean", "low", "high"))
+    return mean, f"[{low}, {high}]", str(found.get("tasks", "")), str(found.get("attempts", ""))
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The summary's plain values, one a line: ``episodes      9600``."""
+    plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
+    width = max(map(len, plain), default=0)
+    return [
+        f"{key:<{width}}  {value:,.1f}" if isinstance(value, float) else f"{key:<{width}}  {value}"
+        for key, value in plain.items()
+    ]
+
+
+def curves(rows: Sequence[Mapping[str, Any]], width: int = 68) -> list[RenderableType]:
+    """Reward over the steps of RL, and the held-out pass rate wherever it was measured.
+
+    Args:
+        rows: the rows of ``metrics.jsonl``.
+        width: columns of the plot.
+    """
+    rewards = [row["reward"] for row in rows if row["phase"] == "rl" and row.get("reward") is not None]
+    shown: list[RenderableType] = []
+    if rewards:
+        title = f"reward over {len(rewards)} steps of RL, last {rewards[-1]:.3f}"
+        shown += [Text(title, style="bold"), Text("\n".join(block_plot(binned(rewards, width))))]
+    measured = [row for row in rows if row.get("pass_rate") is not None and row["phase"] == "eval"]
+    if measured:
+        shown += [Text("held-out pass rate", style="bold"), Text("\n".join(map(_pass_line, measured)))]
+    return shown
+
+
+def binned(values: Sequence[float], bins: int) -> list[float]:
+    """Means of consecutive stretches, at most ``bins`` of them, that together cover every value once."""
+    count = min(bins, len(values))
+    edges = [index * len(values) // count for index in range(count + 1)] if count else []
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+
+
+def block_plot(values: Sequence[float], height: int = 8) -> list[str]:
+    """Columns of block characters with a scale at the left; the scale holds 0 and, for shares, 1.
+
+    Args:
+        values: finite numbers, one a column.
+        height: lines.
+    """
+    low, high = min(0.0, *values), max(1.0 if max(values) <= 1.0 else max(values), 0.0)
+    eighths = [round((value - low) / (high - low) * height * 8) for value in values]
+    lines = []
+    for row in range(height - 1, -1, -1):
+        label = f"{high:.2f}" if row == height - 1 else f"{low:.2f}" if row == 0 else ""
+        columns = "".join(_BLOCKS[min(max(count - row * 8, 0), 8)] for count in eighths)
+        lines.append(f"{label:>7} ┤{columns}".rstrip())
+    return lines
+
+
+def _pass_line(row: Mapping[str, Any]) -> str:
+    rate, low, high = row["pass_rate"], row.get("pass_rate_low"), row.get("pass_rate_high")
+    interval = f" [{low:.1%}, {high:.1%}]" if low is not None and high is not None else ""
+    return f"step {row['step']:>5} {_bar(rate):<30} {rate:6.1%}{interval}"
+
+
+def _bar(share: float, width: int = 30) -> str:
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
+
+
+def trace_list(traces: Iterable[Trace]) -> Table:
+    """Ids of attempts with how each ended and what it earned."""
+    table = Table("trace", "task", "stop", "turns", "reward", "advantage", header_style="bold cyan", box=None)
+    for trace in traces:
+        cells = (trace.id, trace.task_id, str(trace.stop), str(trace.num_turns))
+        table.add_row(*cells, _number(trace.reward), _number(trace.metadata.get("advantage")))
+    return table
+
+
+def attempt(trace: Trace, vocabulary: Sequence[str] | None = None, *, tokens: bool = False) -> Group:
+    """One attempt turn by turn, then why it stopped, its scores and its advantage.
+
+    Args:
+        trace: the attempt.
+        vocabulary: text of each token id, for ``tokens``; without it ids stand alone.
+        tokens: show each turn's tokens with their logprobs and weights too.
+    """
+    parts: list[RenderableType] = [Text(f"{trace.id}  task {trace.task_id}  seed {trace.seed}", style="bold")]
+    for index, node in enumerate(trace.nodes):
+        parts += [_heading(index, node), Padding(Text(_said(node.message)), (0, 0, 0, 4))]
+        if tokens:
+            parts.append(Padding(token_table(node, trace.metadata.get("advantage"), vocabulary), (0, 0, 0, 4)))
+    return Group(*parts, *(Text(line) for line in _ending(trace)))
+
+
+def token_table(node: Node, advantage: float | None, vocabulary: Sequence[str] | None) -> Table:
+    """Every token of a turn: given or sampled, its logprob, and its weight (the advantage where it was sampled).
+
+    A token that was given is never trained. A sampled one is trained with the attempt's advantage as its weight; an
+    attempt without an advantage is not trained on.
+    """
+    table = Table(header_style="dim", box=None)
+    for heading in ("id", "text", "logprob", "version", "trained", "weight"):
+        table.add_column(heading, justify="left" if heading in ("text", "trained") else "right")
+    for token_id in node.context_ids:
+        table.add_row(str(token_id), _token_text(token_id, vocabulary), "", "", "no", "", style="dim")
+    trained = "no" if advantage is None else "yes"
+    for token_id, logprob, version in zip(node.sampled_ids, node.logprobs, node.versions, strict=True):
+        cells = (str(token_id), _token_text(token_id, vocabulary), f"{logprob:.4f}", str(version))
+        table.add_row(*cells, trained, _number(advantage))
+    return table
+
+
+def _heading(index: int, node: Node) -> Text:
+    fork = f", continues {node.parent}" if node.parent is not None and node.parent != index - 1 else ""
+    count = f"{len(node.context_ids)} tokens given, {len(node.sampled_ids)} sampled"
+    role = node.message.role
+    return Text.assemble((f"[{index}] {role}", _ROLE_STYLE[role]), (f"  ({count}{fork})", "dim"))
+
+
+def _said(message: Message) -> str:
+    reasoning = [f"(reasoning) {message.reasoning}"] if message.reasoning else []
+    content = [message.content] if message.content else []
+    return "\n".join([*reasoning, *content, *map(call_text, message.tool_calls)]) or "(nothing)"
+
+
+def call_text(call: ToolCall) -> str:
+    """A call as code, ``→ edit(line=3, text="return a")``, with what is malformed about it."""
+    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    problem = f"  ✗ malformed: {call.problem}" if call.problem else ""
+    return f"→ {call.name}({arguments}){problem}"
+
+
+def _ending(trace: Trace) -> list[str]:
+    lines = [f"stopped: {trace.stop}"]
+    if trace.error is not None:
+        lines.append(f"error in {trace.error.boundary}: {trace.error.message}")
+    for score in trace.scores:
+        value = "not scored" if score.value is None else f"{score.value:.3f}"
+        lines.append(f"score {score.name}: {value} (weight {score.weight:g}) {score.explanation}".rstrip())
+    lines.append(f"reward: {_number(trace.reward)}   advantage: {_number(trace.metadata.get('advantage'))}")
+    if trace.seconds:
+        lines.append("seconds: " + ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in trace.seconds.items()))
+    return lines
+
+
+def _token_text(token_id: int, vocabulary: Sequence[str] | None) -> str:
+    return repr(vocabulary[token_id]) if vocabulary is not None and 0 <= token_id < len(vocabulary) else ""
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:+.3f}"

@@ -1,0 +1,86 @@
+"""`agentrl show` on a run that lies on disk."""
+
+import json
+
+import pytest
+
+from agentrl.store import RunFolder
+from tests.cli.conftest import Command
+
+
+def test_a_run_is_shown_with_result_curve_and_ids(agentrl: Command, run_folder: RunFolder) -> None:
+    done = agentrl("show", "latest")
+    assert done.returncode == 0, done.stderr
+    for text in ("wall_s  61.2", "before RL", "[0.125, 0.375]", "reward over 3 steps of RL, last 1.000", "75.0%"):
+        assert text in done.stdout
+    assert "rl-3-0" in done.stdout
+    below_path = done.stdout.partition("\n")[2]
+    assert agentrl("show", str(run_folder.path)).stdout.partition("\n")[2] == below_path
+    assert agentrl("show", run_folder.path.name).stdout == done.stdout
+
+
+def test_a_run_as_json(agentrl: Command, run_folder: RunFolder) -> None:
+    found = json.loads(agentrl("show", "latest", "--json").stdout)
+    assert found["summary"] == run_folder.summary()
+    assert [row["step"] for row in found["metrics"]] == [1, 2, 3, 0, 3]
+    assert found["config"]["recipe"] == "book-example"
+    assert found["traces"] == ["rl-3-0", "rl-3-1"]
+
+
+def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+    out = agentrl("show", "latest", "--trace", "rl-3-1").stdout
+    for text in (
+        "[0] user  (2 tokens given, 0 sampled)",
+        '→ edit(line=2, text="return a")',
+        "stopped: max_turns",
+        "score hidden_tests: 0.000 (weight 1) 8 of 8",
+        "reward: +0.000   advantage: -0.500",
+    ):
+        assert text in out
+    assert "logprob" not in out
+
+
+def test_tokens_are_shown_with_logprob_and_weight(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+    out = agentrl("show", "latest", "--trace", "rl-3-0", "--tokens").stdout
+    rows = [line.split() for line in out.splitlines()]
+    assert ["0", "'<user>'", "no"] in rows  # given: no logprob, not trained
+    assert ["2", "'return'", "-0.2500", "7", "yes", "+0.500"] in rows  # sampled: trained with the advantage
+    assert ["3", "'<end>'", "-1.5000", "7", "yes", "+0.500"] in rows  # the stop token too
+
+
+def test_an_attempt_as_json_has_its_reward(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+    found = json.loads(agentrl("show", "latest", "--trace", "rl-3-0", "--json").stdout)
+    assert (found["id"], found["reward"], found["stop"]) == ("rl-3-0", 1.0, "max_turns")
+
+
+def test_a_run_without_a_summary_says_how_to_go_on(agentrl: Command, run_folder: RunFolder) -> None:
+    (run_folder.path / "summary.json").unlink()
+    assert "agentrl train --resume" in agentrl("show", "latest").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["latets"], "error: latets does not exist; runs nearby: runs/book-example-0-"),
+        (["latest", "--trace", "rl-4"], "the nearest are rl-3-"),
+        (["latest", "--trace", "rl"], "2 traces start with 'rl': rl-3-0, rl-3-1"),
+        (["latest", "--tokens"], "--tokens needs --trace ID"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr(
+    agentrl: Command,
+    run_folder: RunFolder,  # noqa: ARG001
+    words: list[str],
+    message: str,
+) -> None:
+    done = agentrl("show", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_run_is_a_failure_and_not_bad_input(agentrl: Command, run_folder: RunFolder) -> None:
+    (run_folder.path / "summary.json").write_text("{")
+    done = agentrl("show", "latest")
+    assert done.returncode == 1
+    assert "error (store): " in done.stderr

@@ -1,0 +1,149 @@
+"""`agentrl train` refuses what is wrong before anything is made, and Ctrl-C ends a run cleanly."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.interrupt import stop_on_interrupt
+from agentrl.config import TrainConfig, from_toml, to_toml
+from agentrl.store import RunFolder
+from tests.cli.conftest import Command
+
+CONFIG = TrainConfig(recipe="book-example")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    """A recipe as a file."""
+    (tmp_path / "book.toml").write_text(to_toml(CONFIG))
+    return "book.toml"
+
+
+# one row for each way in which public tools were seen to accept and drop a setting (cases C01 to C05)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rl.learnig_rate", "1e-4"], "unknown key rl.learnig_rate (set to '1e-4'); did you mean rl.learning_rate?"),
+        (["--taks.level=tiny"], "did you mean tasks.level?"),
+        (["--rl.learning-rate", "1"], "did you mean rl.learning_rate?"),
+        (["--RL.STEPS", "1"], "did you mean rl.steps?"),
+        (["+rl.steps=1"], "one RECIPE is needed and 2 were given (book.toml, +rl.steps=1)"),
+        (["--no-tasks.show_results"], "--no-tasks.show_results has no value"),
+        (["--rl.steps", "many"], "rl.steps = 'many' is not allowed; it must be an integer >= 0"),
+        (["--rl.steps", "-1"], "rl.steps = -1 is not allowed; it must be an integer >= 0"),
+        (["--rl.learning_rate=inf"], "rl.learning_rate = 'inf' is not allowed; it must be a finite number >= 0"),
+        (["--sandbox", "zygote"], "sandbox is a table and cannot be set to 'zygote'"),
+        (["--tasks.level.x", "1"], "unknown key tasks.level.x"),
+        (["--seed"], "--seed has no value"),
+        (["--resume", "latest"], "there is no run in runs"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_made(
+    agentrl: Command, recipe: str, tmp_path: Path, words: list[str], message: str
+) -> None:
+    done = agentrl("train", recipe, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["book.toml"]
+
+
+def test_a_recipe_is_needed_and_is_looked_up(agentrl: Command) -> None:
+    assert "one RECIPE is needed and none was given" in agentrl("train").stderr
+    done = agentrl("train", "bugfix-tinny")
+    assert done.returncode == 2
+    assert "there is no recipe 'bugfix-tinny'" in done.stderr
+
+
+def test_the_configuration_is_printed_whole_with_what_was_set(agentrl: Command, recipe: str, tmp_path: Path) -> None:
+    done = agentrl("train", "--rl.learning_rate", "1e-6", recipe, "--rl.steps=7", "--print-config")
+    assert done.returncode == 0, done.stderr
+    assert "\nlearning_rate = 1e-06  # set on the command line\n" in done.stdout
+    assert done.stdout.count("# set on the command line") == 2
+    printed = from_toml(done.stdout)
+    assert (printed.rl.learning_rate, printed.rl.steps) == (1e-6, 7)
+    assert printed.warm_start == CONFIG.warm_start
+    found = json.loads(agentrl("train", recipe, "--seed", "3", "--print-config", "--json").stdout)
+    assert found == {**CONFIG.model_dump(mode="json"), "seed": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["book.toml"]
+
+
+def test_without_torch_training_says_what_to_install(agentrl: Command, recipe: str, tmp_path: Path) -> None:
+    done = agentrl("train", recipe)
+    assert done.returncode == 2
+    assert "torch cannot be imported" in done.stderr
+    assert "pip install 'torch>=" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+    for words in (["--rl.steps", "9"], ["another-recipe"]):
+        done = agentrl("train", *words, "--resume", "latest")
+        assert done.returncode == 2
+        assert "--resume goes on with the run's own configuration; leave out" in done.stderr
+
+
+INTERRUPTED = """
+import signal, sys, time
+from pathlib import Path
+from agentrl.cli import main, train
+from agentrl.config import TrainConfig
+from agentrl.store import RunFolder
+import typer
+
+def loop(config, folder, reporter, resume):
+    reporter.phase("rl", 1000)
+    for step in range(1, 1000):
+        print("stepping", flush=True)
+        time.sleep(0.02)
+        if reporter.stop_requested and sys.argv[1] == "clean":
+            return {"recipe": config.recipe, "eval": {}}
+    return {}
+
+folder = RunFolder.create("runs", TrainConfig(recipe="book-example"))
+try:
+    train._run(folder.config, folder, loop, resume=False, as_json=False)
+except typer.Exit as stop:
+    sys.exit(stop.exit_code)
+except KeyboardInterrupt:
+    sys.exit(99)
+"""
+
+
+def interrupted(tmp_path: Path, how: str, signals: int) -> tuple[int, str]:
+    """Exit status and output of a run that gets so many SIGINTs, one after the other."""
+    command = [sys.executable, "-c", INTERRUPTED, how]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = ""
+        for _ in range(signals):
+            while "stepping" not in (line := process.stdout.readline()):
+                seen += line
+            process.send_signal(signal.SIGINT)
+            while signals > 1 and "stopping" not in seen:
+                seen += process.stdout.readline()
+        return process.wait(30), seen + process.stdout.read()
+
+
+def test_one_interrupt_ends_the_run_after_its_step_and_says_how_to_go_on(tmp_path: Path) -> None:
+    status, output = interrupted(tmp_path, "clean", 1)
+    assert status == 130
+    assert "stopping after this step with a checkpoint" in output
+    assert "stopped early with a checkpoint; go on with: agentrl train --resume runs/book-example-0-" in output
+
+
+def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    status, output = interrupted(tmp_path, "deaf", 2)
+    assert status == 99
+    assert output.count("stopping after this step") == 1
+
+
+def test_the_handler_of_before_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_interrupt(lambda: None, lambda text: None, "hint"):  # noqa: ARG005
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before

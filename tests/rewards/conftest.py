@@ -1,0 +1,20 @@
+"""One pool for all tests that do not break it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agentrl.sandbox import Limits, WorkerPool
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(1, Limits(wall_s=10.0, cpu_s=5)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def hasty_pool() -> Iterator[WorkerPool]:
+    """For programs that never end: interrupted at 0.45 s, killed at 0.5 s."""
+    with WorkerPool(1, Limits(wall_s=0.5)) as pool:
+        yield pool

@@ -1,0 +1,237 @@
+"""Untrusted programs in real worker processes: what they give, and what they cannot do."""
+
+import textwrap
+
+import pytest
+
+from agentrl.sandbox import Calls, Job, JobResult, Limits, Script, WorkerPool
+from agentrl.sandbox.values import Opaque
+
+
+def program(source, *calls, function="f", **more_files):
+    files = {"m.py": textwrap.dedent(source)} | {
+        f"{name}.py": textwrap.dedent(text) for name, text in more_files.items()
+    }
+    return Job(files=files, run=Calls(module="m", calls=tuple((function, call) for call in calls)))
+
+
+def run(pool, source, *calls, **more) -> JobResult:
+    return pool.run_sync([program(source, *calls, **more)])[0]
+
+
+def statuses(result):
+    return [outcome.status for outcome in result.outcomes]
+
+
+def test_values_come_back_with_their_exact_types(pool):
+    result = run(pool, "def f(x):\n    return x", (1,), (True,), (1.0,), ((1, [2]),), ({1: {2}},), (b"\0",), (None,))
+    assert [outcome.value for outcome in result.outcomes] == [1, True, 1.0, (1, [2]), {1: {2}}, b"\0", None]
+    assert type(result.outcomes[1].value) is bool
+    assert result.end == "finished"
+
+
+def test_an_exception_is_named_and_the_next_call_still_runs(pool):
+    result = run(pool, "def f(x):\n    return 6 // x", (0,), (3,))
+    first, second = result.outcomes
+    assert (first.status, first.exception) == ("raised", "ZeroDivisionError")
+    assert "division" in first.message
+    assert second.value == 2
+
+
+def test_every_call_gets_fresh_arguments(pool):
+    shared = [1]
+    result = run(pool, "def f(xs):\n    xs.append(1)\n    return len(xs)", (shared,), (shared,))
+    assert [outcome.value for outcome in result.outcomes] == [2, 2]
+    assert shared == [1]
+
+
+def test_one_job_leaves_nothing_behind_for_the_next(pool):
+    source = """
+        import math, os
+        def f(tag):
+            seen = (hasattr(math, "mark"), os.listdir("."))
+            math.mark = True
+            open("left", "w").write("x")
+            os.makedirs("dir/inner")
+            return seen
+    """
+    for tag in (1, 2):
+        assert run(pool, source, (tag,)).outcomes[0].value == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "exception"),
+    [
+        ("def f(:", "SyntaxError"),
+        ("import nowhere", "ModuleNotFoundError"),
+        ("x = 1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("x = 1", "AttributeError"),
+    ],
+)
+def test_a_module_without_the_function_fails_every_call(pool, source, exception):
+    result = run(pool, source, (1,), (2,))
+    assert [(o.status, o.exception) for o in result.outcomes] == [("raised", exception)] * 2
+
+
+@pytest.mark.parametrize(
+    "death", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()", "os.closerange(0, 99) or os._exit(0)"]
+)
+def test_a_call_that_dies_takes_the_rest_with_it(pool, death):
+    result = run(pool, f"import os\ndef f(x):\n    if x == 2: {death}\n    return x", (1,), (2,), (3,))
+    assert statuses(result) == ["value", "died", "died"]
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise KeyboardInterrupt", "raise GeneratorExit"])
+def test_a_call_that_exits_has_raised(pool, ending):
+    assert statuses(run(pool, f"import sys\ndef f():\n    {ending}", (), ())) == ["raised", "raised"]
+
+
+def test_what_a_program_prints_or_reads_goes_nowhere(pool):
+    source = """
+        import sys, os
+        def f():
+            print("x" * 1_000_000)
+            os.write(1, b"forged"); os.write(2, b"forged")
+            return sys.stdin.read()
+    """
+    assert run(pool, source, ()).outcomes[0].value == ""
+
+
+def test_hash_and_random_are_the_same_in_every_worker():
+    source = "import random\ndef f():\n    return hash('x'), random.random(), list({'a', 'b', 'c', 'd'})"
+    results = []
+    for _ in range(2):
+        with WorkerPool(1) as pool:
+            results.append(run(pool, source, ()).outcomes[0])
+    assert results[0].status == "value"
+    assert results[0] == results[1]
+
+
+def test_the_environment_of_the_parent_stays_with_it(pool, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "hunter2")
+    with WorkerPool(1) as fresh:
+        found = run(fresh, "import os\ndef f():\n    return dict(os.environ)", ()).outcomes[0].value
+    assert "SECRET_KEY" not in found
+    assert set(found) <= {"PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "TZ", "PATH", "LD_LIBRARY_PATH"}
+
+
+def test_our_own_package_is_not_importable(pool):
+    assert run(pool, "import agentrl\ndef f():\n    return 1", ()).outcomes[0].exception == "ModuleNotFoundError"
+
+
+def test_an_object_comes_back_opaque(pool):
+    value = run(pool, "class A:\n    def __eq__(self, o): return True\ndef f():\n    return A()", ()).outcomes[0].value
+    assert isinstance(value, Opaque)
+
+
+def test_memory_is_limited():
+    with WorkerPool(1, Limits(memory_mib=128)) as pool:
+        result = run(pool, "def f(n):\n    return len(bytearray(n << 20))", (8,), (512,))
+    assert result.outcomes[0].value == 8 << 20
+    assert result.outcomes[1].exception == "MemoryError"
+
+
+def test_a_value_over_the_output_limit_is_opaque_and_the_next_is_not():
+    with WorkerPool(1, Limits(output_bytes=1000)) as pool:
+        result = run(pool, "def f(n):\n    return 'x' * n", (10,), (5000,), (10,))
+    assert [type(outcome.value) for outcome in result.outcomes] == [str, Opaque, str]
+
+
+def test_a_flood_on_every_file_is_stopped(hasty_pool):
+    source = """
+        import os
+        def f():
+            while True:
+                for fd in range(64):
+                    try:
+                        os.write(fd, b"x" * 65536)
+                    except OSError:
+                        pass
+    """
+    assert statuses(run(hasty_pool, source, ())) == ["died"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: pass",
+        "time.sleep(60)",
+        "while True:\n        try: time.sleep(60)\n        except BaseException: pass",
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)",
+        "os.closerange(3, 99); time.sleep(60)",
+        "'a' * 30 + str(10 ** 10 ** 8)",
+    ],
+)
+def test_a_call_that_never_ends_does(hasty_pool, body):
+    result = run(
+        hasty_pool, f"import os, signal, time\ndef f(x):\n    if x == 1: return 7\n    {body}", (1,), (2,), (3,)
+    )
+    assert result.outcomes[0].value == 7
+    assert statuses(result)[1:] in (["timeout", "timeout"], ["died", "died"])  # died: it closed its own report
+    assert result.outcomes[1].exception in ("TimeoutError", "ProcessDied")
+
+
+def test_processor_time_is_limited():
+    with WorkerPool(1, Limits(wall_s=20.0, cpu_s=1)) as pool:
+        assert statuses(run(pool, "def f():\n    while True: pass", ())) == ["timeout"]
+
+
+def test_daemons_do_not_outlive_their_job(hasty_pool):
+    source = """
+        import os, time
+        def f():
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(60)
+                os._exit(0)
+            return 1
+        def siblings():
+            worker = os.getppid()
+            return len(open(f"/proc/{worker}/task/{worker}/children").read().split())
+    """
+    assert run(hasty_pool, source, ()).outcomes[0].value == 1
+    assert run(hasty_pool, source, (), function="siblings").outcomes[0].value == 1  # the one that asks
+
+
+def test_modules_of_a_package_import_each_other(pool):
+    job = Job(
+        files={
+            "shop/__init__.py": "from shop.prices import PRICE",
+            "shop/prices.py": "PRICE = 3",
+            "plain/deep/part.py": "from shop import PRICE\ndef f(n):\n    return n * PRICE, __file__, __name__",
+        },
+        run=Calls(module="plain.deep.part", calls=(("f", (2,)),)),
+    )
+    assert pool.run_sync([job])[0].outcomes[0].value == (6, "plain/deep/part.py", "plain.deep.part")
+
+
+def test_a_file_of_the_workspace_wins_over_a_standard_module_of_its_name(pool):
+    result = run(pool, "import statistics\ndef f():\n    return statistics.MINE", (), statistics="MINE = 1")
+    assert result.outcomes[0].value == 1
+
+
+SOLUTION = {"m.py": "import math\nLIMIT = 3\ndef double(x):\n    return 2 * x\n"}
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "exception"),
+    [
+        ("assert double(LIMIT) == 6\nassert math.pi > 3", "value", ""),
+        ("assert double(LIMIT) == 7", "raised", "AssertionError"),
+        ("import sys\nsys.exit(0)", "raised", "SystemExit"),
+        ("import os\nos._exit(0)", "died", "ProcessDied"),
+        ("assert triple(1) == 3", "raised", "NameError"),
+        ("def check(", "raised", "SyntaxError"),
+    ],
+)
+def test_a_script_passes_only_by_reaching_its_end(pool, source, status, exception):
+    outcome = pool.run_sync([Job(files=SOLUTION, run=Script(module="m", source=source))])[0].outcomes[0]
+    assert (outcome.status, outcome.exception) == (status, exception)
+
+
+def test_a_failing_script_tells_the_line(pool):
+    source = "x = 1\nassert double(x) == 3, 'twice'\n"
+    outcome = pool.run_sync([Job(files=SOLUTION, run=Script(module="m", source=source))])[0].outcomes[0]
+    assert (outcome.message, outcome.line) == ("twice", "assert double(x) == 3, 'twice'")

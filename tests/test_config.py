@@ -1,0 +1,229 @@
+"""Every value is checked before anything runs, and a refusal names the key, the value and what is allowed."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from agentrl.config import TrainConfig, apply_overrides, fingerprint, from_toml, load_recipe, read_toml, to_toml
+from agentrl.errors import ConfigError
+from agentrl.fields import allowed, fields_of, nearest, parse_text
+
+BASE = TrainConfig(recipe="book-example")
+
+# One other valid value for each field. A new field must be added here, which proves that it is written and read.
+OTHERS = {
+    "recipe": "other",
+    "seed": "7",
+    "tasks.name": None,  # one choice only
+    "tasks.level": "small",
+    "tasks.report": "full",
+    "tasks.reward": "visible",
+    "rl.algorithm": "reinforce",
+}
+
+
+def other_value(key: str) -> str | None:
+    """Text of a valid value of a field that differs from the one in BASE."""
+    if key in OTHERS:
+        return OTHERS[key]
+    value: Any = BASE
+    for part in key.split("."):
+        value = getattr(value, part)
+    if isinstance(value, bool):
+        return str(not value).lower()
+    return str(value * 2) if isinstance(value, int) else repr(value / 2)
+
+
+CHANGES = {key: text for key in fields_of(TrainConfig) if (text := other_value(key)) is not None}
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_each_field_can_be_set_and_survives_toml_and_changes_the_fingerprint(key: str) -> None:
+    changed = apply_overrides(BASE, {key: CHANGES[key]})
+    assert changed != BASE
+    assert from_toml(to_toml(changed)) == changed
+    assert to_toml(from_toml(to_toml(changed))) == to_toml(changed)
+    assert fingerprint(changed) != fingerprint(BASE)
+
+
+def test_all_fields_changed_at_once_survive_toml() -> None:
+    changed = apply_overrides(BASE, CHANGES)
+    assert from_toml(to_toml(changed)) == changed
+    assert len({fingerprint(apply_overrides(BASE, {key: text})) for key, text in CHANGES.items()}) == len(CHANGES)
+
+
+@given(rate=st.floats(min_value=5e-324, max_value=1e300), seed=st.integers(0, 2**63 - 1))
+def test_numbers_survive_toml_and_the_command_line_to_the_bit(rate: float, seed: int) -> None:
+    config = apply_overrides(BASE, {"rl.learning_rate": repr(rate), "seed": str(seed)})
+    assert (config.rl.learning_rate, config.seed) == (rate, seed)
+    assert from_toml(to_toml(config)) == config
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    # sha256 of the canonical JSON, so it depends neither on hashing nor on the order of the keys
+    assert fingerprint(BASE) == fingerprint(from_toml(to_toml(BASE)))
+    assert len(fingerprint(BASE)) == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("1E-6", 1e-6), ("1_000", 1000.0), (".5", 0.5), ("3.", 3.0), ("0", 0.0), ("2", 2.0)],
+)
+def test_a_number_is_read_in_every_usual_spelling(text: str, value: float) -> None:
+    assert apply_overrides(BASE, {"rl.learning_rate": text}).rl.learning_rate == value
+
+
+# the spellings that YAML readers turn into text or octal numbers (cases C01 and C05)
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "012", "0x10", "1e", "", " 1", "1,5", "1e999", "none", "true"])
+def test_what_is_no_finite_decimal_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"rl\.learning_rate = .* it must be a finite number >= 0"):
+        apply_overrides(BASE, {"rl.learning_rate": text})
+
+
+@pytest.mark.parametrize("text", ["1e3", "1.0", "ten", "010", "1__0", ""])
+def test_an_integer_is_digits_only(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"rl\.steps = .* it must be an integer >= 0"):
+        apply_overrides(BASE, {"rl.steps": text})
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
+def test_a_flag_is_true_or_false(text: str, value: bool) -> None:
+    assert apply_overrides(BASE, {"tasks.tests_writable": text}).tasks.tests_writable is value
+
+
+@pytest.mark.parametrize("text", ["0", "1", "yes", "maybe", ""])
+def test_a_flag_is_nothing_else(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"tasks\.show_results = .* true or false"):
+        apply_overrides(BASE, {"tasks.show_results": text})
+
+
+# misspelled in the last part, in the first, with dashes, upper case, a plus, without its section (case C02)
+@pytest.mark.parametrize(
+    ("key", "right"),
+    [
+        ("rl.learnig_rate", "rl.learning_rate"),
+        ("taks.level", "tasks.level"),
+        ("rl.learning-rate", "rl.learning_rate"),
+        ("RL.Steps", "rl.steps"),
+        ("+rl.steps", "rl.steps"),
+        ("learning_rate", "rl.learning_rate"),
+        ("no-tasks.show_results", "tasks.show_results"),
+        ("rl.steps.x", "rl.steps"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(key: str, right: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides(BASE, {key: "1"})
+    assert f"unknown key {key} (set to '1'); did you mean {right}?" in str(caught.value)
+
+
+def test_a_key_like_nothing_gets_no_suggestion() -> None:
+    assert nearest("zzzz", ["rl.steps", "seed"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rl.steps": "-1"}, "rl.steps = -1 is not allowed; it must be an integer >= 0"),
+        ({"rl.group_size": "1"}, "rl.group_size = 1 is not allowed; it must be an integer >= 2"),
+        ({"rl.clip_low": "1"}, "rl.clip_low = 1.0 is not allowed; it must be a finite number > 0 and < 1"),
+        ({"warm_start.learning_rate": "0"}, "warm_start.learning_rate = 0.0 is not allowed"),
+        ({"seed": "-1"}, "seed = -1 is not allowed; it must be an integer >= 0 and < 9223372036854775808"),
+        ({"tasks.level": "huge"}, "tasks.level = 'huge' is not allowed; it must be one of tiny, small, repo"),
+        ({"recipe": "no/slash"}, "recipe = 'no/slash' is not allowed"),
+        ({"rl": "fast"}, "rl is a table and cannot be set to 'fast'; set one of rl.algorithm, rl.steps"),
+        # 3 heads of 64/3: no whole number, and 6 = 2 * 3 is what the width must be a multiple of
+        ({"model.heads": "3"}, "set width to a multiple of 6"),
+    ],
+)
+def test_an_impossible_value_is_refused_with_what_is_allowed(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides(BASE, overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('recipe = "a"\nsandbox = "zygote"', "sandbox = 'zygote' must be a table with the keys sandbox.workers"),
+        ("seed = 1", "recipe is missing; set it to text"),
+        ('recipe = "a"\n[rl]\nlearning_rate = "1e-6"', "rl.learning_rate = '1e-6' is not allowed; it must be a finite"),
+        ('recipe = "a"\n[rl]\nlearning_rate = nan', "rl.learning_rate = nan is not allowed"),
+        ('recipe = "a"\n[rl]\nsteps = 3.0', "rl.steps = 3.0 is not allowed; it must be an integer"),
+        ('recipe = "a"\n[rl]\nsteps = true', "rl.steps = True is not allowed"),
+        ('recipe = "a"\n[tasks]\nshow_results = 1', "tasks.show_results = 1 is not allowed; it must be true or false"),
+        ('recipe = "a"\n[modle]\nwidth = 8', "unknown key modle = {'width': 8}; did you mean model?"),
+        ('recipe = "a"\n[rl]\nstep = 8', "unknown key rl.step = 8; did you mean rl.steps?"),
+        ("recipe = ", "not valid TOML"),
+        ('recipe = "a"\nseed = 2026-01-01', "seed = '2026-01-01' is not allowed"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_key_and_value(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_toml(text)
+    assert message in str(caught.value)
+
+
+def test_an_integer_will_do_for_a_number_in_a_file() -> None:
+    assert from_toml('recipe = "a"\n[sandbox]\nwall_s = 3').sandbox.wall_s == 3.0
+
+
+def test_several_findings_are_all_told() -> None:
+    with pytest.raises(ConfigError, match=r"rl\.steps = -1 .*; rl\.epochs = 0 "):
+        apply_overrides(BASE, {"rl.steps": "-1", "rl.epochs": "0"})
+
+
+def test_fields_that_contradict_each_other_only_one_by_one_are_set_together() -> None:
+    # 12 is no multiple of 2*8 = 16 and 64 is; 96 is a multiple of 2*6 = 12 and 64 is not: set both or none
+    assert apply_overrides(BASE, {"model.heads": "6", "model.width": "96"}).model.width == 96
+
+
+def test_overrides_leave_the_original_alone() -> None:
+    before = BASE.model_dump()
+    apply_overrides(BASE, {"rl.steps": "3"})
+    assert BASE.model_dump() == before
+
+
+def test_a_configuration_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        BASE.rl.steps = 3  # type: ignore[misc]
+
+
+def test_optional_and_list_fields_are_read_by_their_type() -> None:
+    class Example(BaseModel):
+        revision: str = "main"
+        limit: int | None = Field(default=None, ge=1)
+        kinds: tuple[str, ...] = ()
+
+    fields = fields_of(Example)
+    assert parse_text("revision", "0012", fields["revision"]) == "0012"  # leading zeros of an id survive (case C05)
+    assert parse_text("revision", "none", fields["revision"]) == "none"  # none is a word where None is no value
+    assert parse_text("limit", "none", fields["limit"]) is None
+    assert parse_text("limit", "12", fields["limit"]) == 12
+    assert parse_text("kinds", "a,b=c", fields["kinds"]) == ["a", "b=c"]
+    assert parse_text("kinds", "", fields["kinds"]) == []
+    assert allowed(fields["limit"]) == "an integer >= 1 (or none)"
+    assert allowed(fields["kinds"]) == "a list of text"
+
+
+def test_every_field_says_what_it_is_for() -> None:
+    assert [key for key, field in fields_of(TrainConfig).items() if not field.description] == []
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"there is no recipe 'bugfix-tinny'; .*the recipes are"):
+        load_recipe("bugfix-tinny")
+
+
+def test_a_file_is_a_recipe_too(tmp_path: Any) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(BASE))
+    assert load_recipe(str(path)) == BASE
+    path.write_text("seed = true")
+    with pytest.raises(ConfigError, match=r"config\.toml: .*seed = True"):
+        read_toml(path)
+    with pytest.raises(ConfigError, match="cannot be read as a configuration"):
+        read_toml(tmp_path / "absent.toml")
