@@ -15,10 +15,9 @@ WITH_TORCH = (
     "algorithms/kl.py",
     "algorithms/presets.py",
     "algorithms/reduce.py",
-    "engine/",
+    "engine/local.py",
     "loops/",
     "policy/",
-    "recipes/",
     "train/",
 )
 """Files and folders that may import torch when they are imported."""

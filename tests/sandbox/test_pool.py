@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -38,8 +39,7 @@ def open_files():
 
 
 def children():
-    pid = os.getpid()
-    return sum(len(open(f"/proc/{pid}/task/{task}/children").read().split()) for task in os.listdir("/proc/self/task"))
+    return sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
 
 
 @settings(max_examples=10, deadline=None)
@@ -132,13 +132,14 @@ def test_a_killed_worker_loses_its_jobs_as_errors_of_ours_and_is_replaced():
 
 
 def test_the_program_of_a_killed_worker_dies_with_it(tmp_path):
-    source = f"import os, time\ndef f():\n    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n    time.sleep(30)"
+    note = tmp_path / "pid"
+    source = f"import os, time\ndef f():\n    open({str(note)!r}, 'w').write(str(os.getpid()))\n    time.sleep(30)"
     job = Job(files={"m.py": source}, run=Calls(module="m", calls=(("f", ()),)))
     with WorkerPool(1) as pool:
         asyncio.run(kill_while_running(pool, [job]))
-    program = int((tmp_path / "pid").read_text())
+    program = Path("/proc", note.read_text(), "stat")
     for _ in range(100):
-        if not os.path.exists(f"/proc/{program}") or " Z " in open(f"/proc/{program}/stat").read():
+        if not program.exists() or " Z " in program.read_text():
             return
         time.sleep(0.02)
     raise AssertionError("the program still runs")
@@ -189,8 +190,9 @@ def test_a_cancelled_job_does_not_disturb_the_next():
 
 def test_a_loop_that_ended_with_jobs_in_flight_does_not_disturb_the_next():
     async def leave(pool):
-        asyncio.ensure_future(pool.run(sleepy(1)))
+        task = asyncio.ensure_future(pool.run(sleepy(1)))
         await asyncio.sleep(0.1)
+        assert not task.done()
 
     with WorkerPool(1) as pool:
         asyncio.run(leave(pool))

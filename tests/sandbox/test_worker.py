@@ -108,7 +108,7 @@ def test_hash_and_random_are_the_same_in_every_worker():
     assert results[0] == results[1]
 
 
-def test_the_environment_of_the_parent_stays_with_it(pool, monkeypatch):
+def test_the_environment_of_the_parent_stays_with_it(monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "hunter2")
     with WorkerPool(1) as fresh:
         found = run(fresh, "import os\ndef f():\n    return dict(os.environ)", ()).outcomes[0].value

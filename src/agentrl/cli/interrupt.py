@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -21,7 +21,8 @@ def stop_on_interrupt(request_stop: Callable[[], None], say: Callable[[str], Non
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         signal.signal(signal.SIGINT, signal.default_int_handler)
         request_stop()
-        say(f"stopping after this step with a checkpoint (Ctrl-C again stops at once); {hint}")
+        with suppress(RuntimeError):  # a stream refuses to be written to while it is being written to; the flag is set
+            say(f"stopping after this step with a checkpoint (Ctrl-C again stops at once); {hint}")
 
     previous = signal.signal(signal.SIGINT, handle)
     try:

@@ -48,16 +48,18 @@ def register(app: typer.Typer) -> None:
 def list_tasks(
     level: str = LEVEL,
     split: str = SPLIT,
-    n: int = typer.Option(20, "--n", min=1, metavar="N", help="How many tasks."),
+    n: int = typer.Option(20, "--n", metavar="N", help="How many tasks."),
     as_json: bool = AS_JSON,
 ) -> None:
     """List the first tasks of a level."""
     tasks = _generated(level, split, n)
-    rows = [{"id": task.id, "family": task.family, **task.metadata} for task in tasks]
+    rows = [{"id": task.id, "family": task.family, **task.metadata} for task in _all(tasks)]
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table("id", "family", "kind of bug", "failing test", header_style="bold cyan", box=None)
+    table = Table(header_style="bold cyan", box=None)
+    for heading in ("id", "family", "kind of bug", "failing test"):
+        table.add_column(heading, no_wrap=heading == "id", overflow="fold")
     for row in rows:
         table.add_row(row["id"], row["family"], row["kind"], row["failing_test"])
     Console().print(table)
@@ -79,7 +81,7 @@ def show(task_id: str = TASK_ID, as_json: bool = AS_JSON) -> None:
 def validate(
     level: str = typer.Option("", metavar="LEVEL", help="tiny, small or repo; all three when left out."),
     split: str = SPLIT,
-    n: int = typer.Option(50, "--n", min=1, metavar="N", help="How many tasks to end up with."),
+    n: int = typer.Option(50, "--n", metavar="N", help="How many tasks to end up with."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Generate tasks, prove each by running it, and say how many candidates were dropped and why."""
@@ -116,6 +118,10 @@ def _generated(level: str, split: str, n: int) -> BugFix:
         return BugFix(level, split, n)
 
 
+def _all(tasks: BugFix) -> list[Task]:
+    return [tasks[index] for index in range(len(tasks))]
+
+
 def _task(task_id: str) -> tuple[Task, BugFix]:
     """A task by its id, and the set that knows its solution.
 
@@ -133,7 +139,7 @@ def _task(task_id: str) -> tuple[Task, BugFix]:
 
 def _report(level: str, split: str, n: int) -> dict[str, Any]:
     tasks = _generated(level, split, n)
-    kinds = Counter(task.metadata["kind"] for task in tasks)
+    kinds = Counter(task.metadata["kind"] for task in _all(tasks))
     found = tasks.validation
     counts = {"generated": found.generated, "kept": found.kept, "dropped": dict(found.dropped)}
     return {**counts, "kinds": dict(kinds.most_common())}

@@ -59,7 +59,7 @@ def safe_repr(value: Any) -> str:
     """``repr(value)``, or a stand-in when the candidate's repr raises."""
     try:
         return repr(value)
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):
         return f"<{type(value).__name__}>"
 
 

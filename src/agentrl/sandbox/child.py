@@ -211,7 +211,7 @@ def failure(error: BaseException) -> Report:
     if isinstance(error, Overtime):
         return {"status": "timeout", "exception": "TimeoutError", "message": "took too long"}
     try:
-        message = str(error)
+        message = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:
         message = "(its message cannot be read)"
     return {"status": "raised", "exception": type(error).__name__, "message": shorten(message)}
@@ -228,6 +228,8 @@ def locate(error: BaseException, files: dict[str, str], path: str) -> Report:
         if name == path:
             report["line"] = shorten(files[path].split("\n")[number - 1].strip())
         trace = trace.tb_next
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str) and error.filename in files:
+        report["where"] = f"{error.filename}:{error.lineno}"
     return report
 
 

@@ -143,7 +143,7 @@ def _decode(data: Any, depth: int) -> Any:
     ((tag, body),) = data.items()
     try:
         return _decode_tagged(tag, body, depth + 1)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"bad body for the tag {tag!r}: {error}") from error
 
 

@@ -8,6 +8,7 @@ the docstring as well as the example tests, so results do not compare with the p
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,15 +152,15 @@ def _from_file(path: Path) -> tuple[Row, ...]:
     if not path.is_file():
         raise TaskError(f"no file {str(path)!r}; give the path of a HumanEvalFix JSONL file, or {HUB_NAME!r}")
     try:
-        return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip())
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: not JSON, one row a line: {error}") from error
 
 
 def _from_hub() -> tuple[Row, ...]:
     try:
-        from datasets import load_dataset  # optional: only the hub needs it
+        datasets = importlib.import_module("datasets")  # optional: only the hub needs it
     except ImportError as error:
         message = f"loading {HUB_NAME!r} needs the package `datasets`: install it, or give the path of a JSONL file"
         raise TaskError(message) from error
-    return tuple(load_dataset(HUB_NAME, "python", split="test"))
+    return tuple(datasets.load_dataset(HUB_NAME, "python", split="test"))

@@ -107,7 +107,9 @@ def _bar(share: float, width: int = 30) -> str:
 
 def trace_list(traces: Iterable[Trace]) -> Table:
     """Ids of attempts with how each ended and what it earned."""
-    table = Table("trace", "task", "stop", "turns", "reward", "advantage", header_style="bold cyan", box=None)
+    table = Table(header_style="bold cyan", box=None)
+    for heading in ("trace", "task", "stop", "turns", "reward", "advantage"):
+        table.add_column(heading, no_wrap=heading == "trace", overflow="fold")
     for trace in traces:
         cells = (trace.id, trace.task_id, str(trace.stop), str(trace.num_turns))
         table.add_row(*cells, _number(trace.reward), _number(trace.metadata.get("advantage")))

@@ -47,11 +47,16 @@ def _candidate(rng: random.Random, name: str, path: str, mutation: Mutation) -> 
         function=function,
         visible=visible,
         hidden=hidden,
-        instruction=f"The package `{name}` {package.purpose}. One of its modules has a bug.",
+        instruction=_instruction(name),
         main_path=_main_path(package),
         line=mutation.line,
         regression=_regression(rng, package, function),
     )
+
+
+def _instruction(name: str) -> str:
+    paths = ", ".join(f"`{path}`" for path in package_files(name) if not path.endswith("__init__.py"))
+    return f"The package `{name}` {PACKAGES[name].purpose}. One of its modules ({paths}) has a bug."
 
 
 def _regression(rng: random.Random, package: Package, function: str) -> tuple[tuple[str, Arguments], ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
 from agentrl.sandbox.jobs import CaseOutcome
 
 Style = Literal["short", "full"]
+_SHORT_VALUE = re.compile(r"(None|True|False|[\[\]\d, -]{1,24})")
 
 
 def format_report(tests: Sequence[CaseOutcome], style: Style) -> str:
@@ -18,14 +20,16 @@ def format_report(tests: Sequence[CaseOutcome], style: Style) -> str:
 def short_report(tests: Sequence[CaseOutcome]) -> str:
     """One line for a tiny vocabulary, about the first failing test only.
 
-    It is one of ``passed``, ``failed f(3) == 7 expected 8``, ``failed f(3) raised ValueError``, ``failed raised
+    It is one of ``passed``, ``failed f(3) == 7 expected 8`` (without ``== 7`` when the value is long or no number or
+    list of numbers), ``failed f(3) raised ValueError``, ``failed raised
     SyntaxError`` (where no call is known, such as when a module cannot be imported) and ``failed no tests``.
     """
     failing = next((test for test in tests if not test.passed), None)
     if failing is None:
         return "passed" if tests else "failed no tests"
     if failing.status == "failed":
-        return f"failed {failing.call} == {failing.got} expected {failing.expected}"
+        got = f" == {failing.got}" if _SHORT_VALUE.fullmatch(failing.got) else ""
+        return f"failed {failing.call}{got} expected {failing.expected}"
     call = f"{failing.call} " if failing.call else ""
     return f"failed {call}raised {failing.exception}"
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -72,6 +73,7 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
 )
 
 
+@lru_cache(maxsize=16)
 def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, ...], ValidationReport]:
     """The first tasks of a level's split. The same task always stands at the same index.
 

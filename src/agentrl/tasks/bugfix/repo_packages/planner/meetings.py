@@ -5,8 +5,8 @@ from __future__ import annotations
 from .spans import gaps, merge
 from .times import round_up, to_clock, to_minutes
 
-DAY_START = to_minutes("09:00")
-DAY_END = to_minutes("17:00")
+DAY_START = 9 * 60
+DAY_END = 17 * 60
 
 
 def find_slot(busy: list[list[str]], minutes: int) -> str | None:

@@ -1,0 +1,54 @@
+# Each target makes its own virtual environment when it is missing, from the exact versions in constraints.txt.
+# Another place or interpreter: make test VENV=/tmp/venv PYTHON=python3.12
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check bench clean
+
+help:
+	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make check   lint and tests, as CI runs them"
+	@echo "make bench   run the benchmarks"
+	@echo "make clean   remove the virtual environment and caches"
+
+demo: $(READY)
+	@echo "==> training: agentrl train bugfix-tiny"
+	$(BIN)/agentrl train bugfix-tiny
+
+test: $(READY)
+	@echo "==> running the tests"
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	@echo "==> ruff"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@echo "==> mypy"
+	$(BIN)/mypy
+	@echo "==> import-linter"
+	$(BIN)/lint-imports
+
+check: lint test
+
+bench: $(READY)
+	@echo "==> installing what the benchmarks compare with"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	@for script in benchmarks/bench_*.py; do echo "==> $$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed and $(PYTHON) is older or absent; set PYTHON, e.g. make test PYTHON=python3.12"; exit 2; }
+	@echo "==> making the virtual environment $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "==> installing agentrl and its libraries (torch is large: some minutes the first time)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

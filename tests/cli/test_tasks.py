@@ -1,0 +1,76 @@
+"""`agentrl tasks` against the real gym and its real sandbox."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+def test_tasks_are_listed_the_same_each_time(agentrl: Command) -> None:
+    rows = json.loads(agentrl("tasks", "list", "--n", "4", "--json").stdout)
+    assert [row["id"] for row in rows] == [f"bugfix-v1/tiny/train/{index}" for index in range(4)]
+    assert {"kind", "family", "failing_test"} <= set(rows[0])
+    assert json.loads(agentrl("tasks", "list", "--n", "4", "--json").stdout) == rows
+    shown = agentrl("tasks", "list", "--n", "4").stdout
+    assert all(row["id"] in shown and row["kind"] in shown for row in rows)
+
+
+def test_a_task_is_shown_as_the_agent_gets_it(agentrl: Command) -> None:
+    task = json.loads(agentrl("tasks", "show", "bugfix-v1/tiny/test/1", "--json").stdout)
+    shown = agentrl("tasks", "show", "bugfix-v1/tiny/test/1").stdout
+    assert all(text.rstrip() in shown for text in task["files"].values())
+    assert "tools: read, test, edit, submit" in shown
+    assert task["split"] == "test"
+
+
+def test_validation_counts_everything_that_was_generated(agentrl: Command) -> None:
+    found = json.loads(agentrl("tasks", "validate", "--level", "tiny", "--n", "12", "--json").stdout)["tiny"]
+    assert found["kept"] == sum(found["kinds"].values()) == 12
+    assert found["generated"] == found["kept"] + sum(found["dropped"].values())
+    text = agentrl("tasks", "validate", "--level", "tiny", "--n", "12").stdout
+    assert f"tiny/train: {found['generated']} generated, 12 kept; dropped: " in text
+
+
+def pytest_passes(folder: Path) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+def test_an_exported_task_fails_its_tests_and_its_solution_passes_them(agentrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "solved").mkdir()  # an empty folder will do
+    for folder, extra in (("broken", []), ("solved", ["--solution"])):
+        done = agentrl("tasks", "export", "bugfix-v1/small/train/0", folder, *extra)
+        assert done.returncode == 0, done.stderr
+    assert not pytest_passes(tmp_path / "broken")
+    assert pytest_passes(tmp_path / "solved")
+
+
+def test_export_overwrites_nothing(agentrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.py").write_text("mine")
+    done = agentrl("tasks", "export", "bugfix-v1/tiny/train/0", "full")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "full is not an empty folder; nothing in it is overwritten" in done.stderr
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "17"], "'17' is no task; write bugfix-v1/LEVEL/SPLIT/INDEX"),
+        (["show", "bugfix-v1/tiny/train/-1"], "is no task"),
+        (["show", "bugfix-v0/tiny/train/1"], "is no task"),
+        (["show", "bugfix-v1/huge/train/1"], "unknown level 'huge'; the levels are tiny, small, repo"),
+        (["list", "--split", "dev"], "unknown split 'dev'; the splits are train, validation, test"),
+        (["lst"], "Did you mean 'list'?"),
+        (["list", "--n", "0"], "num_tasks is 0; a task set has at least one task"),
+    ],
+)
+def test_bad_input_says_what_to_write(agentrl: Command, words: list[str], message: str) -> None:
+    done = agentrl("tasks", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr

@@ -1,0 +1,116 @@
+"""Plots and tables of the terminal, on small numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.types import Fault, Message, Node, Score, Stop, ToolCall, Trace
+from agentrl.ui.show import attempt, binned, block_plot, call_text, curves, result_table, summary_lines, token_table
+
+
+def text(*parts: object) -> str:
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return captured.get()
+
+
+def cells(table: Table) -> list[tuple[str, ...]]:
+    return list(zip(*(column.cells for column in table.columns), strict=True))  # type: ignore[arg-type]
+
+
+def test_a_block_plot_of_eighths() -> None:
+    # height 2 is 16 eighths for the range 0 to 1: 0.5 fills the lower line, 0.5625 has one eighth of the upper
+    assert block_plot([0.0, 0.5, 0.5625, 1.0], height=2) == ["   1.00 ┤  ▁█", "   0.00 ┤ ███"]
+
+
+def test_the_scale_holds_what_is_above_one_and_below_zero() -> None:
+    # from -1 to 3: 0.0 is a quarter of 2 lines, half of the lower one
+    assert block_plot([-1.0, 0.0, 3.0], height=2) == ["   3.00 ┤  █", "  -1.00 ┤ ▄█"]
+
+
+@given(values=st.lists(st.floats(-100, 100), min_size=1, max_size=60), bins=st.integers(1, 20))
+def test_bins_cover_every_value_once(values: list[float], bins: int) -> None:
+    found = binned(values, bins)
+    assert len(found) == min(bins, len(values))
+    assert min(values) - 1e-9 <= min(found)
+    assert max(found) <= max(values) + 1e-9
+    if bins >= len(values):
+        assert found == values
+
+
+def test_bins_are_means_of_neighbours() -> None:
+    assert binned([1.0, 3.0, 5.0, 7.0], 2) == [2.0, 6.0]
+    assert binned([], 5) == []
+
+
+def test_curves_leave_out_what_was_not_measured() -> None:
+    assert curves([]) == []
+    assert curves([{"phase": "warm_start", "step": 1, "loss": 1.0}, {"phase": "rl", "step": 1, "reward": None}]) == []
+    shown = text(*curves([{"phase": "eval", "step": 4, "pass_rate": 0.5, "pass_rate_low": 0.4, "pass_rate_high": 0.6}]))
+    # half of 30 columns
+    assert f"step     4 {'█' * 15}{' ' * 15}  50.0% [40.0%, 60.0%]" in shown
+
+
+def test_the_result_table_gives_the_difference_a_sign() -> None:
+    measured = {"pass@1": {"mean": 0.25, "low": 0.125, "high": 0.375}, "tasks": 200, "attempts": 400}
+    table = result_table({"eval": {"before": measured, "difference": measured}})
+    assert cells(table) == [
+        ("before RL", "0.250", "[0.125, 0.375]", "200", "400"),
+        ("paired difference", "+0.250", "[+0.125, +0.375]", "200", "400"),
+    ]
+    assert cells(result_table({})) == []
+
+
+def test_summary_lines_are_aligned_and_leave_nested_values_out() -> None:
+    assert summary_lines({"seed": 3, "wall_s": 1234.56, "eval": {}}) == ["seed    3", "wall_s  1,234.6"]
+
+
+def test_a_call_shows_what_is_malformed() -> None:
+    call = ToolCall(name="edit", arguments={"line": 1, "text": 'a "é"\n'}, problem="line 9 of 3")
+    assert call_text(call) == '→ edit(line=1, text="a \\"é\\"\\n")  ✗ malformed: line 9 of 3'
+
+
+NODE = Node(
+    parent=0,
+    message=Message(role="assistant", content="hm"),
+    context_ids=(5,),
+    sampled_ids=(1, 0),
+    logprobs=(-0.5, -2.0),
+    versions=(3, 4),
+)
+
+
+def test_exactly_the_sampled_tokens_are_trained() -> None:
+    assert cells(token_table(NODE, -0.25, ["a", "\n"])) == [
+        ("5", "", "", "", "no", ""),  # given, and not in the vocabulary
+        ("1", "'\\n'", "-0.5000", "3", "yes", "-0.250"),
+        ("0", "'a'", "-2.0000", "4", "yes", "-0.250"),
+    ]
+
+
+def test_an_attempt_without_an_advantage_trains_nothing() -> None:
+    assert [row[4:] for row in cells(token_table(NODE, None, None))] == [("no", "")] + [("no", "none")] * 2
+
+
+def test_an_unscored_attempt_says_so_and_shows_its_fork() -> None:
+    root = Node(parent=None, message=Message(role="user", content="[bold]x"), context_ids=(5,))
+    trace = Trace(
+        id="t",
+        task_id="k",
+        group_id="g",
+        attempt=0,
+        seed=1,
+        nodes=(root, NODE, NODE),
+        stop=Stop.ERROR,
+        scores=(Score(name="hidden_tests", value=None),),
+        error=Fault(boundary="sandbox", message="worker died"),
+    )
+    shown = text(attempt(trace))
+    assert "[2] assistant  (1 tokens given, 2 sampled, continues 0)" in shown
+    assert "error in sandbox: worker died" in shown
+    assert "score hidden_tests: not scored (weight 1)" in shown
+    assert "reward: none   advantage: none" in shown
+    assert "[bold]x" in shown
