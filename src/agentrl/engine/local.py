@@ -21,7 +21,7 @@ from torch import Tensor
 
 from agentrl.engine.random import uniforms
 from agentrl.errors import SamplerError
-from agentrl.policy.cache import ConversationCache
+from agentrl.policy.cache import ConversationCache, Slot
 from agentrl.policy.transformer import TinyTransformer
 from agentrl.types import Completion
 
@@ -60,7 +60,7 @@ class LocalSession:
     def __init__(self, engine: LocalEngine, seed: int) -> None:
         self.engine = engine
         self.seed = seed
-        self.slot: int | None = None
+        self.slot: Slot | None = None
         self.num_drawn = 0
         self.unseen: tuple[int, ...] = ()
 
@@ -145,7 +145,7 @@ class LocalEngine:
             self._round = asyncio.get_running_loop().create_task(self._run_round())
 
     async def _run_round(self) -> None:
-        requests = sorted(self._pending, key=lambda request: (request.session.slot or 0, request.context_ids))
+        requests = sorted(self._pending, key=lambda request: (request.session.slot or (0, 0), request.context_ids))
         self._pending = []
         try:
             await self._sample_all(requests)
@@ -181,6 +181,9 @@ class LocalEngine:
         late = [request for request in requests if request.session.slot is None]
         if late:
             raise SamplerError(f"{len(late)} conversations were opened after others had begun; open all of them first")
+        kept = self._cache.keep([_slot(request) for request in requests])
+        for request, slot in zip(requests, kept, strict=True):
+            request.session.slot = slot
         contexts = [request.session.unseen + request.context_ids for request in requests]
         self.stats.prefilled += sum(map(len, contexts))
         return self._advance(requests, contexts)
@@ -190,26 +193,20 @@ class LocalEngine:
         groups: dict[tuple[int, ...], list[_Request]] = {}
         for request in requests:
             groups.setdefault(request.context_ids, []).append(request)
-        members = max(map(len, groups.values()))
-        longest = max(map(len, groups))
-        self._cache = ConversationCache(self.model, groups=len(groups), members=members, prefix_length=longest)
+        prefixes = list(groups)
+        self._cache = ConversationCache(self.model, prefixes, max(map(len, groups.values())))
         for g, group in enumerate(groups.values()):
             for n, request in enumerate(group):
-                request.session.slot = g * members + n
+                request.session.slot = (g, n)
         computed = sum(map(len, groups))
         self.stats.prefilled += computed
         self.stats.shared += sum(len(request.context_ids) for request in requests) - computed
-        logits_GV = self._cache.prefill_prefixes(list(groups))
-        return logits_GV[torch.tensor([request.session.slot // members for request in requests])]
+        logits_GV = self._cache.prefill(prefixes)
+        return logits_GV[torch.tensor([_slot(request)[0] for request in requests])]
 
     def _advance(self, requests: list[_Request], new_ids: Sequence[Sequence[int]]) -> Tensor:
         assert self._cache is not None
-        widths = torch.tensor([len(ids) for ids in new_ids])
-        ids_BW = np.zeros((len(requests), int(widths.max())), dtype=np.int64)
-        for row, ids in enumerate(new_ids):
-            ids_BW[row, : len(ids)] = ids
-        slots = torch.tensor([request.session.slot for request in requests])
-        return self._cache.advance(slots, torch.from_numpy(ids_BW), widths)
+        return self._cache.advance([_slot(request) for request in requests], new_ids)
 
     @torch.inference_mode()
     def _draw(self, requests: list[_Request], logits_BV: Tensor) -> None:
@@ -240,3 +237,9 @@ class LocalEngine:
         )
         if not request.future.done():
             request.future.set_result(completion)
+
+
+def _slot(request: _Request) -> Slot:
+    slot = request.session.slot
+    assert slot is not None
+    return slot

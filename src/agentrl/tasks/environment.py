@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -42,6 +43,7 @@ class ToolEnvironment:
         self.task = task
 
     @classmethod
+    @functools.cache  # noqa: B019 - one entry a class
     def tool_specs(cls) -> tuple[ToolSpec, ...]:
         """The schemas of the class's tools, in the order of definition."""
         found: dict[str, Callable[..., Any]] = {}

@@ -68,9 +68,10 @@ def encode(text: str) -> tuple[int, ...]:
     """
     words: list[str] = []
     for number, line in enumerate(text.split("\n")):
-        if number:
+        line_words = list(_line_words(line))
+        if number and not (line_words and line_words[0] in LINES):
             words.append("<nl>")
-        words.extend(_line_words(line))
+        words.extend(line_words)
     ids = tuple(IDS[word] for word in words)
     if decode(ids) != text:
         raise RendererError(f"text cannot be written in TinyAgent's spacing: {text!r} would come back as {decode(ids)!r}")
@@ -119,6 +120,8 @@ def decode(token_ids: Sequence[int]) -> str:
         word = WORDS[index]
         if word == "<nl>":
             lines.append([])
+        elif word in LINES and lines[-1]:
+            lines.append([word])
         else:
             lines[-1].append(word)
     return "\n".join(_spaced(line) for line in lines)

@@ -39,11 +39,12 @@ class Counts:
 class Batch:
     """One micro-batch as tensors, with the counts of the whole step.
 
-    ``predictor_K`` is the flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the
+    ``previous_ids_M`` is the id before each token in its own sequence (0 before the first). ``predictor_K`` is the flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the
     sampler gave none; objectives must mask it before use.
     """
 
     token_ids_M: Tensor
+    previous_ids_M: Tensor
     positions_M: Tensor
     prefix_index_GP: Tensor
     prefix_mask_GP: Tensor
@@ -154,11 +155,13 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
     own_index = np.zeros(shape, dtype=np.int64)
     own_mask = np.zeros(shape, dtype=bool)
     token_ids: list[np.ndarray] = []
+    previous_ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     predictors: list[np.ndarray] = []
     size = 0
     for g, (group, prefix) in enumerate(zip(groups, prefixes, strict=True)):
         token_ids.append(group[0].token_ids[:prefix])
+        previous_ids.append(np.concatenate(([0], group[0].token_ids[: prefix - 1])))
         positions.append(np.arange(prefix))
         prefix_index[g, :prefix] = np.arange(size, size + prefix)
         prefix_mask[g, :prefix] = True
@@ -167,6 +170,7 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         for n, row in enumerate(group):
             own = len(row.token_ids) - prefix
             token_ids.append(row.token_ids[prefix:])
+            previous_ids.append(row.token_ids[prefix - 1 : -1])
             positions.append(np.arange(prefix, len(row.token_ids)))
             own_index[g, n, :own] = np.arange(size, size + own)
             own_mask[g, n, :own] = True
@@ -175,6 +179,7 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
             size += own
     return Batch(
         token_ids_M=torch.from_numpy(np.concatenate(token_ids)),
+        previous_ids_M=torch.from_numpy(np.concatenate(previous_ids)),
         positions_M=torch.from_numpy(np.concatenate(positions)),
         prefix_index_GP=torch.from_numpy(prefix_index),
         prefix_mask_GP=torch.from_numpy(prefix_mask),

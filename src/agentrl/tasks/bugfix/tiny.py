@@ -104,33 +104,32 @@ class _Draw:
 
 
 def _guard(draw: _Draw) -> Draft:
-    a, b = draw.rng.sample("ab", 2)
     op1, op2, c, k, cmp = draw.operator(), draw.operator(), draw.number(), draw.threshold(), draw.comparison()
     return Draft(
         family="guard",
         arguments="a, b",
         lines=(
-            (1, (f"if {a} ", cmp, " ", k, ":")),
-            (2, (f"return {a} ", op1, f" {b}")),
-            (1, (f"return {b} ", op2, " ", c)),
+            (1, ("if a ", cmp, " ", k, ":")),
+            (2, ("return a ", op1, " b")),
+            (1, ("return b ", op2, " ", c)),
         ),
-        doc=(f"{b}", op2, c, f"but when {a}", cmp, k, f"{a}", op1, f"{b}"),
+        doc=("when a", cmp, k, "a", op1, "b otherwise b", op2, c),
     )
 
 
 def _both(draw: _Draw) -> Draft:
     k1, k2, cmp1, cmp2 = draw.threshold(), draw.threshold(), draw.comparison(), draw.comparison()
-    op1, op2, c = draw.operator(), draw.operator(), draw.number()
+    op, c = draw.operator(), draw.number()
     join = Slot(code="and", word="and") if draw.rng.random() < 0.5 else Slot(code="or", word="or")
     return Draft(
         family="both",
         arguments="a, b",
         lines=(
             (1, ("if a ", cmp1, " ", k1, " ", join, " b ", cmp2, " ", k2, ":")),
-            (2, ("return a ", op1, " ", c)),
-            (1, ("return a ", op2, " b")),
+            (2, ("return a ", op, " ", c)),
+            (1, ("return b",)),
         ),
-        doc=("when a", cmp1, k1, join, "b", cmp2, k2, "a", op1, c, "otherwise a", op2, "b"),
+        doc=("when a", cmp1, k1, join, "b", cmp2, k2, "a", op, c, "otherwise b"),
     )
 
 
@@ -146,13 +145,12 @@ def _filtered_sum(draw: _Draw) -> Draft:
             (3, ("t = t + x ", op, " ", c)),
             (1, ("return t",)),
         ),
-        doc=("from", start, "add x", op, c, "when x", cmp, k),
+        doc=("from", start, "when x", cmp, k, "add x", op, c),
     )
 
 
 def _count(draw: _Draw) -> Draft:
     start, cmp, k, step = draw.number(0, 5), draw.comparison(), draw.threshold(), draw.number(1, 4)
-    op, c = draw.operator(), draw.number()
     return Draft(
         family="count",
         arguments="xs",
@@ -161,9 +159,9 @@ def _count(draw: _Draw) -> Draft:
             (1, ("for x in xs:",)),
             (2, ("if x ", cmp, " ", k, ":")),
             (3, ("t = t + ", step)),
-            (1, ("return t ", op, " ", c)),
+            (1, ("return t",)),
         ),
-        doc=("from", start, "count", step, "when x", cmp, k, "then t", op, c),
+        doc=("from", start, "when x", cmp, k, "add", step),
     )
 
 
@@ -179,7 +177,7 @@ def _range_sum(draw: _Draw) -> Draft:
             (2, ("t = t + i ", op, " ", c)),
             (1, ("return t",)),
         ),
-        doc=("from", start, "add i", op, c, "for i from", low, upto),
+        doc=("from", start, "for i from", low, upto, "add i", op, c),
     )
 
 
@@ -195,23 +193,22 @@ def _listing(draw: _Draw) -> Draft:
             (3, ("r.append(x ", op, " ", c, ")")),
             (1, ("return r",)),
         ),
-        doc=("list x", op, c, "when x", cmp, k),
+        doc=("when x", cmp, k, "list x", op, c),
     )
 
 
 def _steps(draw: _Draw) -> Draft:
     op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
-    a, b = draw.rng.sample("ab", 2)
     sign = Slot(code="-c", word="negative c") if draw.rng.random() < 0.5 else Slot(code="c", word="c")
     return Draft(
         family="steps",
         arguments="a, b",
         lines=(
-            (1, (f"c = {a} ", op1, " ", c1)),
-            (1, (f"t = {b} ", op2, " ", sign)),
-            (1, ("return t ", op3, " ", c2)),
+            (1, ("c = a ", op1, " ", c1)),
+            (1, ("t = b ", op2, " ", c2)),
+            (1, ("return t ", op3, " ", sign)),
         ),
-        doc=(f"c is {a}", op1, c1, f"t is {b}", op2, sign, "give t", op3, c2),
+        doc=("c is a", op1, c1, "t is b", op2, c2, "give t", op3, sign),
     )
 
 
@@ -219,26 +216,24 @@ def _largest(draw: _Draw) -> Draft:
     cmp, op, c = draw.comparison((">", "<")), draw.operator(), draw.number()
     word = "largest" if cmp.code == ">" else "smallest"
     named = Slot(code=cmp.code, word=word)
-    place = Slot(code=str(draw.rng.randint(0, 2)), word="0")
-    place = Slot(code=place.code, word=place.code)
-    op2 = draw.operator()
+    place = draw.number(0, 2)
     return Draft(
         family="largest",
         arguments="xs",
         lines=(
-            (1, ("t = xs[0]",)),
+            (1, ("t = xs[", place, "]")),
             (1, ("for x in xs:",)),
             (2, ("if x ", named, " t:")),
             (3, ("t = x",)),
-            (1, ("return t ", op, " ", c, " ", op2, " xs[", place, "]")),
+            (1, ("return t ", op, " ", c)),
         ),
-        doc=(named, "x", op, c, op2, "xs at", place),
+        doc=("from xs at", place, "to", named, "x give t", op, c),
     )
 
 
 def _branches(draw: _Draw) -> Draft:
     cmp = draw.comparison((">", "<", ">=", "<="))
-    op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
+    op1, op2, c1, c2 = draw.operator(), draw.operator(), draw.number(), draw.number()
     return Draft(
         family="branches",
         arguments="a, b",
@@ -247,9 +242,9 @@ def _branches(draw: _Draw) -> Draft:
             (2, ("t = a ", op1, " ", c1)),
             (1, ("else:",)),
             (2, ("t = b ", op2, " ", c2)),
-            (1, ("return t ", op3, " a")),
+            (1, ("return t",)),
         ),
-        doc=("when a", cmp, "b t is a", op1, c1, "otherwise b", op2, c2, "give t", op3, "a"),
+        doc=("when a", cmp, "b t is a", op1, c1, "otherwise t is b", op2, c2),
     )
 
 
