@@ -36,6 +36,7 @@ class TasksConfig(Section):
     level: Literal["tiny", "small", "repo"] = Field(default="tiny", description="size of the programs")
     train_tasks: int = Field(default=2000, ge=1, description="distinct training tasks to draw groups from")
     max_turns: int = Field(default=6, ge=1, description="replies that the policy may give in one attempt")
+    max_reply: int = Field(default=20, ge=2, description="tokens that one reply may have")
     report: Literal["short", "full"] = Field(default="short", description="how much a test run tells")
     tests_writable: bool = Field(default=False, description="whether the policy may edit the visible tests")
     reward: Literal["hidden", "visible"] = Field(default="hidden", description="which tests decide the reward")
@@ -66,9 +67,15 @@ class WarmStartConfig(Section):
     """Supervised fine-tuning on demonstrations, before reinforcement learning."""
 
     steps: int = Field(default=200, ge=0, description="optimizer steps; 0 starts from random weights")
+    demonstrations: int = Field(default=2, ge=1, description="demonstrations of each training task")
     batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
     learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate")
-    mistakes: float = Field(default=0.3, ge=0, le=1, description="share of demonstrated first edits that are wrong")
+    wrong_line: float = Field(default=0.1, ge=0, le=1, description="chance that an edit goes to a line that was right")
+    wrong_edit: float = Field(default=0.3, ge=0, le=1, description="chance that an edit of the broken line is wrong")
+    untested: float = Field(default=0.3, ge=0, le=1, description="chance that an edit is handed in without a test run")
+    gives_up: float = Field(
+        default=0.15, ge=0, le=1, description="chance that a failing test run is followed by submit"
+    )
 
 
 class RlConfig(Section):
@@ -83,9 +90,13 @@ class RlConfig(Section):
     clip_low: float = Field(default=0.2, gt=0, lt=1, description="the importance ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.28, gt=0, description="the importance ratio is clipped above 1 + clip_high")
     temperature: float = Field(default=1.0, gt=0, description="sampling temperature of training attempts")
+    final_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="share of the learning rate that is left at the last step"
+    )
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
     eval_every: int = Field(default=25, ge=0, description="steps between small evaluations; 0 for none")
     checkpoint_every: int = Field(default=25, ge=1, description="steps between checkpoints")
+    traces_every: int = Field(default=10, ge=1, description="steps between those whose attempts are stored")
 
 
 class EvalConfig(Section):
@@ -100,7 +111,8 @@ class SandboxConfig(Section):
     """The workers that run untrusted programs."""
 
     workers: int = Field(default=2, ge=1, description="worker processes")
-    wall_s: float = Field(default=2.0, gt=0, description="wall-clock limit of one job in seconds")
+    wall_s: float = Field(default=5.0, gt=0, description="wall-clock limit of one job in seconds")
+    cpu_s: float = Field(default=1.0, gt=0, description="processor time that one job may use in seconds")
 
 
 class TrainConfig(Section):

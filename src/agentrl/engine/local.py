@@ -145,15 +145,19 @@ class LocalEngine:
             self._round = asyncio.get_running_loop().create_task(self._run_round())
 
     async def _run_round(self) -> None:
-        requests = sorted(self._pending, key=lambda request: (request.session.slot or (0, 0), request.context_ids))
+        # One thread: a sampling step is too small to share, and the other cores run the tools meanwhile.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        requests = sorted(self._pending, key=_order)
         self._pending = []
         try:
             await self._sample_all(requests)
-        except Exception as error:  # noqa: BLE001 - handed to every caller that waits
+        except Exception as error:  # handed to every caller that waits
             for request in requests:
                 if not request.future.done():
-                    request.future.set_exception(error)
+                    request.future.set_exception(_as_sampler_error(error))
         finally:
+            torch.set_num_threads(threads)
             self._round = None
             self._start_round_when_all_wait()
 
@@ -185,7 +189,7 @@ class LocalEngine:
         for request, slot in zip(requests, kept, strict=True):
             request.session.slot = slot
         contexts = [request.session.unseen + request.context_ids for request in requests]
-        self.stats.prefilled += sum(map(len, contexts))
+        self.stats.prefilled += sum(len(request.context_ids) for request in requests)
         return self._advance(requests, contexts)
 
     def _open_wave(self, requests: list[_Request]) -> Tensor:
@@ -237,6 +241,19 @@ class LocalEngine:
         )
         if not request.future.done():
             request.future.set_result(completion)
+
+
+def _order(request: _Request) -> tuple[Slot, tuple[int, ...], int]:
+    """Which conversations are computed side by side must not depend on the order in which they were opened."""
+    return request.session.slot or (0, 0), request.context_ids, request.session.seed
+
+
+def _as_sampler_error(error: Exception) -> SamplerError:
+    if isinstance(error, SamplerError):
+        return SamplerError(str(error))
+    failure = SamplerError(f"the engine failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _slot(request: _Request) -> Slot:

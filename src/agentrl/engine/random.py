@@ -24,4 +24,5 @@ def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * _FIRST
         z = (z ^ (z >> np.uint64(27))) * _SECOND
         z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform: np.ndarray = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentrl.errors import AgentRLError, EnvironmentFault
+from agentrl.errors import AgentRLError, EnvironmentFault, SamplerError
 from agentrl.protocols import Environment, Renderer, Session
 from agentrl.types import Completion, Message, Node, Observation, Stop, Task, ToolCall
 
@@ -104,9 +104,14 @@ class ToolLoop:
         self, session: Session, context_ids: Sequence[int], max_tokens: int, transcript: Transcript
     ) -> Completion:
         started = time.perf_counter()
-        completion = await session.sample(context_ids, max_tokens=max_tokens, stop_ids=self.renderer.stop_ids)
-        transcript.seconds["sampling"] += time.perf_counter() - started
-        return completion
+        try:
+            return await session.sample(context_ids, max_tokens=max_tokens, stop_ids=self.renderer.stop_ids)
+        except AgentRLError:
+            raise
+        except Exception as error:
+            raise SamplerError(f"the sampler raised {type(error).__name__}: {error}") from error
+        finally:
+            transcript.seconds["sampling"] += time.perf_counter() - started
 
     async def _call(self, environment: Environment, call: ToolCall, transcript: Transcript) -> Observation:
         started = time.perf_counter()

@@ -20,7 +20,8 @@ class _RMSNorm(Function):
         inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         unit = x * inverse
         ctx.save_for_backward(unit, inverse, weight)
-        return unit * weight
+        normed: Tensor = unit * weight
+        return normed
 
     @staticmethod
     @once_differentiable
@@ -43,7 +44,8 @@ class _SquaredReLU(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
-        return (grad * positive).mul_(2.0)
+        grad_x: Tensor = (grad * positive).mul_(2.0)
+        return grad_x
 
 
 class _Pad(Function):
@@ -91,7 +93,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
 
     Source: RoFormer (2104.09864), section 3.2.2.
     """
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turn).flatten(-2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ScorerError
 from agentrl.harness.loop import ToolLoop, Transcript
 from agentrl.protocols import Environment, Session, TaskSet
 from agentrl.types import Fault, Score, Stop, Task, Trace
@@ -25,8 +25,10 @@ class AttemptId:
         return f"{self.group_id}-{self.attempt}"
 
 
-async def attempt(task_set: TaskSet, task: Task, harness: ToolLoop, session: Session, identity: AttemptId) -> Trace:
-    """Play and score one attempt."""
+async def attempt(
+    task_set: TaskSet, task: Task, harness: ToolLoop, session: Session, identity: AttemptId, *, score: bool = True
+) -> Trace:
+    """Play one attempt, and score it unless it is a demonstration that nobody will reward."""
     transcript = Transcript()
     scores: tuple[Score, ...] = ()
     fault: Fault | None = None
@@ -37,7 +39,8 @@ async def attempt(task_set: TaskSet, task: Task, harness: ToolLoop, session: Ses
             await harness.run(task, environment, session, transcript)
         finally:
             await session.close()
-        scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
+        if score:
+            scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
     except AgentRLError as error:
         fault = Fault(boundary=error.boundary, message=str(error))
     except Exception as error:  # any bug of a foreign environment is its fault, not the policy's
@@ -50,7 +53,12 @@ async def attempt(task_set: TaskSet, task: Task, harness: ToolLoop, session: Ses
 
 async def _score(environment: Environment, trace: Trace, transcript: Transcript) -> tuple[Score, ...]:
     started = time.perf_counter()
-    scores = tuple(await environment.score(trace))
+    try:
+        scores = tuple(await environment.score(trace))
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ScorerError(f"score raised {type(error).__name__}: {error}") from error
     transcript.seconds["scoring"] = time.perf_counter() - started
     return scores
 

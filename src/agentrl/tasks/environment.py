@@ -43,7 +43,7 @@ class ToolEnvironment:
         self.task = task
 
     @classmethod
-    @functools.cache  # noqa: B019 - one entry a class
+    @functools.cache
     def tool_specs(cls) -> tuple[ToolSpec, ...]:
         """The schemas of the class's tools, in the order of definition."""
         found: dict[str, Callable[..., Any]] = {}

@@ -51,6 +51,7 @@ RESULTS = (
 WORDS = tuple(dict.fromkeys((*CONTROL, *TOOLS, *LINES, *INDENTS, *NUMBERS, *DIGITS, *PYTHON, *NAMES, *DOC, *RESULTS)))
 IDS: Mapping[str, int] = {word: index for index, word in enumerate(WORDS)}
 
+_NOT_TEXT = frozenset((*CONTROL, *LINES))
 _LISTING = re.compile(r"(\d+)\|")
 _WORD = re.compile(r'"""|//|[=!<>]=|[-+*]=|\d+|[A-Za-z_]\w*|[-+*%=<>()\[\]:,.]')
 _NO_SPACE_BEFORE = frozenset(")]:,.")
@@ -74,7 +75,9 @@ def encode(text: str) -> tuple[int, ...]:
         words.extend(line_words)
     ids = tuple(IDS[word] for word in words)
     if decode(ids) != text:
-        raise RendererError(f"text cannot be written in TinyAgent's spacing: {text!r} would come back as {decode(ids)!r}")
+        raise RendererError(
+            f"text cannot be written in TinyAgent's spacing: {text!r} would come back as {decode(ids)!r}"
+        )
     return ids
 
 
@@ -194,13 +197,17 @@ class TinyRenderer:
     def write_call(self, call: ToolCall) -> tuple[int, ...]:
         """The ids with which the policy makes a call, the end marker included (for demonstrations).
 
-        Integer arguments are line numbers and are written as such; arguments are positional.
+        Integer arguments are line numbers and are written as such; arguments are positional. Text ends where the
+        call does, or at ``<arg>`` when another argument follows or the text is empty.
         """
         ids = [IDS[_known(call.name)]]
-        for position, value in enumerate(call.arguments.values()):
-            if position > 1:
-                ids.append(IDS["<arg>"])
-            ids.extend((IDS[_known(f"L{value}")],) if isinstance(value, int) else encode(value))
+        for number, value in enumerate(call.arguments.values(), start=1):
+            if isinstance(value, int):
+                ids.append(IDS[_known(f"L{value}")])
+            else:
+                ids.extend(encode(value))
+                if not value or number < len(call.arguments):
+                    ids.append(IDS["<arg>"])
         return (*ids, IDS["<end>"])
 
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
@@ -248,8 +255,8 @@ def _read_call(spec: ToolSpec, ids: Sequence[int]) -> ToolCall:
 
 
 def _is_one_line(ids: Sequence[int]) -> bool:
-    """Whether ids are program text that could be shown to the policy again."""
-    if any(WORDS[index] in CONTROL for index in ids):
+    """Whether ids are program text that could be shown to the policy again. A line word would begin a listing."""
+    if any(WORDS[index] in _NOT_TEXT for index in ids):
         return False
     text = decode(ids)
     try:

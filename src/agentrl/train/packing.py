@@ -39,8 +39,9 @@ class Counts:
 class Batch:
     """One micro-batch as tensors, with the counts of the whole step.
 
-    ``previous_ids_M`` is the id before each token in its own sequence (0 before the first). ``predictor_K`` is the flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the
-    sampler gave none; objectives must mask it before use.
+    ``previous_ids_M`` is the id before each token in its own sequence (0 before the first), and ``predictor_K`` the
+    flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the sampler gave none;
+    objectives must mask it before use.
     """
 
     token_ids_M: Tensor
@@ -147,9 +148,15 @@ def shared_prefix(rows: Sequence[np.ndarray], limit: int) -> int:
 
 def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
     groups = [rows for rows in groups if rows]
-    prefixes = [shared_prefix([row.token_ids for row in rows], min(int(row.trained[0]) for row in rows)) for rows in groups]
+    prefixes = [
+        shared_prefix([row.token_ids for row in rows], min(int(row.trained[0]) for row in rows)) for rows in groups
+    ]
     rows = [row for group in groups for row in group]
-    shape = (len(groups), max(map(len, groups)), max(len(r.token_ids) - p for g, p in zip(groups, prefixes, strict=True) for r in g))
+    shape = (
+        len(groups),
+        max(map(len, groups)),
+        max(len(r.token_ids) - p for g, p in zip(groups, prefixes, strict=True) for r in g),
+    )
     prefix_index = np.zeros((len(groups), max(prefixes)), dtype=np.int64)
     prefix_mask = np.zeros(prefix_index.shape, dtype=bool)
     own_index = np.zeros(shape, dtype=np.int64)
@@ -189,7 +196,9 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         target_K=torch.from_numpy(np.concatenate([row.token_ids[row.trained] for row in rows])),
         advantages_K=_gather(rows, lambda sample: sample.advantages),
         old_logprobs_K=_gather(rows, lambda sample: sample.logprobs),
-        weights_K={name: _gather(rows, lambda sample, name=name: sample.weights[name]) for name in rows[0].sample.weights},
+        weights_K={
+            name: _gather(rows, lambda sample, name=name: sample.weights[name]) for name in rows[0].sample.weights
+        },
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(row.trained) for row in rows])),
         counts=counts,
     )

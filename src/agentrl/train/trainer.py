@@ -25,33 +25,45 @@ class Scored(NamedTuple):
     entropy_K: Tensor
 
 
-Loss = Callable[[Scored, Batch], tuple[Tensor, Mapping[str, Tensor]]]
-"""The share of the step's loss that one micro-batch has, and sums over its tokens to report."""
+class LossShare(NamedTuple):
+    """What one micro-batch adds to a step: its share of the loss, and sums and maxima over its tokens to report."""
+
+    loss: Tensor
+    sums: Mapping[str, Tensor]
+    maxima: Mapping[str, Tensor]
+
+
+Loss = Callable[[Scored, Batch], LossShare]
 
 
 def policy_gradient(preset: Preset) -> Loss:
-    """The loss of a preset over samples with weights for ``pg``."""
+    """The loss of a preset over samples with weights for ``pg``.
 
-    def loss(scored: Scored, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    It reports the share of clipped tokens, the mean importance ratio, the k3 estimate of the divergence from the
+    sampler, and the largest gap between the trainer's and the sampler's log-probability of one token.
+    """
+
+    def loss(scored: Scored, batch: Batch) -> LossShare:
         weight_K = batch.weights_K["pg"]
         mask_K = weight_K != 0
         policy = preset.objective(scored.logprobs_K, batch.old_logprobs_K, batch.advantages_K, mask_K)
         log_ratio_K = policy.ratio_T.log()
         sums = {
-            "clip_fraction": policy.clipped_T.sum(),
-            "mismatch_k3": (policy.ratio_T - 1 - log_ratio_K).sum(),
-            "ratio_gap": (policy.ratio_T - 1).abs().sum(),
+            "clip_share": policy.clipped_T.sum(),
+            "kl": (policy.ratio_T - 1 - log_ratio_K).sum(),
+            "ratio": policy.ratio_T.sum(),
         }
-        return preset.reduction(policy.loss_T, weight_K, batch.counts.weight["pg"]), sums
+        value = preset.reduction(policy.loss_T, weight_K, batch.counts.weight["pg"])
+        return LossShare(value, sums, {"logprob_gap": log_ratio_K.abs().max()})
 
     return loss
 
 
-def supervised(scored: Scored, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+def supervised(scored: Scored, batch: Batch) -> LossShare:
     """Cross entropy over samples with weights for ``ce``."""
     weight_K = batch.weights_K["ce"]
     loss_K = cross_entropy(scored.logprobs_K, weight_K != 0)
-    return token_mean(loss_K, weight_K, batch.counts.weight["ce"]), {}
+    return LossShare(token_mean(loss_K, weight_K, batch.counts.weight["ce"]), {}, {})
 
 
 def score_tokens(model: TinyTransformer, batch: Batch, temperature: float = 1.0) -> Scored:
@@ -102,26 +114,28 @@ class Trainer:
         """One optimizer step over ``samples``.
 
         Returns:
-            Means over the trained tokens of what the loss reports, with ``loss``, ``entropy`` (nats),
-            ``grad_norm`` (before clipping) and ``learning_rate``.
+            Means and maxima over the trained tokens of what the loss reports, with ``tokens_trained``, ``loss``,
+            ``entropy`` (nats), ``grad_norm`` (before clipping) and ``learning_rate``; names as in `agentrl.metrics`.
 
         Raises:
             TrainerError: no token is trained, or the gradient is not finite (the weights are left as they were).
         """
-        num_trained = sum(sum(count(samples).weight.values()) for _ in (0,))
+        num_trained = sum(count(samples).weight.values())
         if not num_trained:
             raise TrainerError(f"none of the {len(samples)} samples has a trained token; skip the step")
         self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+        means: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+        maxima: dict[str, float] = {}
         for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
             scored = score_tokens(self.model, batch, temperature)
-            value, reported = loss(scored, batch)
-            value.backward()  # type: ignore[no-untyped-call]
-            sums["loss"] += float(value)
-            sums["entropy"] += float(scored.entropy_K.sum()) / num_trained
-            for name, total in reported.items():
-                sums[name] = sums.get(name, 0.0) + float(total) / num_trained
-        return sums | self._update()
+            share = loss(scored, batch)
+            share.loss.backward()  # type: ignore[no-untyped-call]
+            means["loss"] += share.loss.item()
+            for name, total in {"entropy": scored.entropy_K.sum(), **share.sums}.items():
+                means[name] = means.get(name, 0.0) + total.item() / num_trained
+            for name, largest in share.maxima.items():
+                maxima[name] = max(maxima.get(name, 0.0), largest.item())
+        return {"tokens_trained": num_trained, "sequences_trained": len(samples), **means, **maxima, **self._update()}
 
     def _update(self) -> dict[str, float]:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
@@ -132,4 +146,4 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.step()
         self.steps += 1
-        return {"grad_norm": float(norm), "learning_rate": rate}
+        return {"optimizer_steps": 1, "grad_norm": float(norm), "learning_rate": rate}

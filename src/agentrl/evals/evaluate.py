@@ -1,0 +1,45 @@
+"""Held-out evaluation: the same harness, renderer and limits as in training, other tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.errors import SamplerError
+from agentrl.evals.stats import Interval, pass_at_1
+from agentrl.harness.loop import ToolLoop
+from agentrl.protocols import Sampler, TaskSet
+from agentrl.rollout.group import rollout
+from agentrl.types import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Rewards by task, the attempts behind them, and pass@1 with its interval."""
+
+    outcomes: dict[str, tuple[float | None, ...]]
+    traces: tuple[Trace, ...]
+    pass_at_1: Interval
+
+
+async def evaluate(
+    task_set: TaskSet, *, harness: ToolLoop, sampler: Sampler, attempts: int, seed: int, name: str
+) -> Evaluation:
+    """Attempt every task of a set ``attempts`` times with one version of the policy.
+
+    Raises:
+        SamplerError: the policy changed while it was being evaluated.
+        ValueError: fewer than two tasks could be scored.
+    """
+    tasks = [task_set[index] for index in range(len(task_set))]
+    groups = await rollout(task_set, tasks, harness=harness, sampler=sampler, attempts=attempts, seed=seed, name=name)
+    traces = tuple(trace for group in groups for trace in group.traces)
+    _one_version(traces)
+    outcomes = {group.task.id: group.rewards for group in groups}
+    return Evaluation(outcomes=outcomes, traces=traces, pass_at_1=pass_at_1(outcomes))
+
+
+def _one_version(traces: Sequence[Trace]) -> None:
+    versions = {version for trace in traces for node in trace.nodes for version in node.versions}
+    if len(versions) > 1:
+        raise SamplerError(f"an evaluation mixed policy versions {sorted(versions)}; publish before or after it")

@@ -1,0 +1,1 @@
+"""Training runs, each readable from top to bottom."""

@@ -1,0 +1,235 @@
+"""What the loops of a run share: its parts, its progress, and how both are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentrl.config import TrainConfig
+from agentrl.engine.local import LocalEngine
+from agentrl.engine.random import derive_seed
+from agentrl.evals.evaluate import Evaluation, evaluate
+from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.sandbox.jobs import Limits as JobLimits
+from agentrl.sandbox.worker import WorkerPool
+from agentrl.store import RunFolder
+from agentrl.tasks.bugfix.taskset import BugFix
+from agentrl.tokens.tiny import WORDS, TinyRenderer
+from agentrl.train.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    model_tensors,
+    optimizer_tensors,
+    read_checkpoint,
+    restore_optimizer,
+    write_checkpoint,
+)
+from agentrl.train.trainer import OptimizerSettings, Trainer
+from agentrl.types import Trace
+from agentrl.ui.live import Reporter
+
+PHASES = ("warm_start", "rl")
+
+
+@dataclass
+class Progress:
+    """How far a run has come; everything that a resumed run cannot compute anew."""
+
+    phase: str = "warm_start"
+    step: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    episodes: int = 0
+    tokens_sampled: int = 0
+    outcomes: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop; a checkpoint has been written."""
+
+
+class RunContext:
+    """The parts of one run, made from its configuration.
+
+    Nothing here keeps a random state: what is drawn at a step is derived from the seed and the step's number, so a
+    resumed run draws the same.
+    """
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter) -> None:
+        self.config, self.folder, self.reporter = config, folder, reporter
+        self.progress = Progress()
+        self.pool = WorkerPool(config.sandbox.workers, JobLimits(wall_s=config.sandbox.wall_s))
+        self.renderer = TinyRenderer()
+        limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context - 64)
+        self.harness = ToolLoop(self.renderer, limits)
+        shape = TransformerShape(vocab_size=len(WORDS), **config.model.model_dump())
+        self.model = TinyTransformer(shape, seed=derive_seed(config.seed, "weights"))
+        self.engine = LocalEngine(self.model, temperature=config.rl.temperature)
+        self.trainer: Trainer | None = None
+        self._sets: dict[tuple[str, int], BugFix] = {}
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
+
+    # Tasks.
+
+    def tasks(self, split: str, num_tasks: int) -> BugFix:
+        """A task set of the run, generated and validated on first use."""
+        if (split, num_tasks) not in self._sets:
+            settings = self.config.tasks
+            with self.timed("tasks"):
+                self._sets[split, num_tasks] = BugFix(
+                    settings.level,
+                    split,
+                    num_tasks,
+                    pool=self.pool,
+                    report=settings.report,
+                    tests_writable=settings.tests_writable,
+                    reward=settings.reward,
+                    show_results=settings.show_results,
+                )
+            self.reporter.note(f"{split} tasks: {self._sets[split, num_tasks].validation}")
+        return self._sets[split, num_tasks]
+
+    def train_tasks(self) -> BugFix:
+        """The tasks that are trained on."""
+        return self.tasks("train", self.config.tasks.train_tasks)
+
+    def draw(self, size: int, count: int, step: int, purpose: str) -> list[int]:
+        """The ``count`` indices below ``size`` of a step: pass after pass over all, each in an order of its own."""
+        drawn = []
+        for position in range(step * count, (step + 1) * count):
+            epoch, place = divmod(position, size)
+            order = list(range(size))
+            random.Random(derive_seed(self.config.seed, purpose, epoch)).shuffle(order)
+            drawn.append(order[place])
+        return drawn
+
+    # Time.
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time spent inside to a stage of the run."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(stage, time.perf_counter() - started)
+
+    def add_seconds(self, stage: str, seconds: float) -> None:
+        """Add time to a stage of the run."""
+        self.progress.seconds[stage] = self.progress.seconds.get(stage, 0.0) + seconds
+
+    # Training.
+
+    def start_phase(self, phase: str, settings: OptimizerSettings) -> Trainer:
+        """The trainer of a phase: as it was at the checkpoint when the run is resumed within the phase, else fresh."""
+        trainer = Trainer(self.model, settings)
+        if self.progress.phase != phase:
+            self.progress.phase, self.progress.step = phase, 0
+        elif self.progress.step:
+            restore_optimizer(trainer.optimizer, self._restored)
+            trainer.steps = int(self._restored_steps)
+        self.trainer = trainer
+        return trainer
+
+    # Evaluation.
+
+    def measure(self, name: str, step: int) -> None:
+        """Held-out pass@1 on all evaluation tasks, kept under ``name`` (before, after)."""
+        if name in self.progress.outcomes:
+            return
+        settings = self.config.eval
+        found = self._evaluate(self.tasks("test", settings.tasks), settings.attempts, f"test-{name}", step)
+        self.progress.outcomes[name] = {task: list(rewards) for task, rewards in found.outcomes.items()}
+        self.folder.write_traces("eval" if name == "after" else "eval_before", step, found.traces)
+
+    def measure_small(self, step: int) -> None:
+        """Pass@1 on a few validation tasks, to see how training goes."""
+        self._evaluate(self.tasks("validation", self.config.eval.during_tasks), 1, f"validation-{step}", step)
+
+    def _evaluate(self, task_set: BugFix, attempts: int, name: str, step: int) -> Evaluation:
+        with self.timed("evaluation"):
+            found = asyncio.run(
+                evaluate(
+                    task_set,
+                    harness=self.harness,
+                    sampler=self.engine,
+                    attempts=attempts,
+                    seed=derive_seed(self.config.seed, "evaluation"),
+                    name=name,
+                )
+            )
+        interval = found.pass_at_1
+        row: dict[str, float] = {
+            "pass_rate": interval.mean,
+            "pass_rate_low": interval.low,
+            "pass_rate_high": interval.high,
+            "episodes_scored": interval.num_attempts,
+            "episodes_unscored": interval.num_unscored,
+        }
+        self.folder.append_metrics("eval", step, row)
+        self.reporter.evaluation(name, step, interval.mean, interval.low, interval.high)
+        return found
+
+    # Saving.
+
+    def finish_step(self, step: int, *, checkpoint: bool, last: bool) -> None:
+        """Note that a step is complete; save when it is due or when somebody wants to stop.
+
+        Raises:
+            Stopped: after the checkpoint, when a stop was requested.
+        """
+        self.progress.step = step
+        stop = self.reporter.stop_requested
+        if checkpoint or last or stop:
+            self.save(f"{self.progress.phase}-{step:06d}" + ("-end" if last else ""))
+        if stop and not (last and self.progress.phase == PHASES[-1]):
+            raise Stopped
+
+    def save(self, name: str) -> None:
+        """Write a checkpoint of everything that the run goes on from."""
+        assert self.trainer is not None
+        state = {"progress": asdict(self.progress), "optimizer_steps": self.trainer.steps}
+        checkpoint = Checkpoint(
+            weights=model_tensors(self.model), optimizer=optimizer_tensors(self.trainer.optimizer), state=state
+        )
+        with self.timed("checkpoints"):
+            write_checkpoint(self.folder.checkpoints, name, checkpoint)
+
+    def resume(self) -> bool:
+        """Go back to the latest checkpoint; what was recorded after it is removed. False when there is none."""
+        path = latest_checkpoint(self.folder.checkpoints)
+        if path is None:
+            self.folder.truncate_after(-1, phases=("warm_start", "rl", "eval", "eval_before"))
+            return False
+        found = read_checkpoint(path)
+        self.model.load_state_dict(dict(found.weights))
+        self._restored, self._restored_steps = found.optimizer, found.state["optimizer_steps"]
+        self.progress = Progress(**found.state["progress"])
+        if self.progress.phase == "warm_start":
+            self.folder.truncate_after(self.progress.step, phases=("warm_start",))
+            self.folder.truncate_after(-1, phases=("rl", "eval", "eval_before"))
+        else:
+            self.folder.truncate_after(self.progress.step)
+        self.reporter.note(f"resumed at {self.progress.phase} step {self.progress.step}")
+        return True
+
+
+def resident_mib() -> float:
+    """Peak resident memory of this process in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024 if sys.platform != "darwin" else peak / 2**20
+
+
+def with_advantage(trace: Trace, advantage: float | None) -> Mapping[str, Any]:
+    """A trace's metadata with its credit, for whoever looks at it later."""
+    return dict(trace.metadata) | {"advantage": advantage}

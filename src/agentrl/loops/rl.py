@@ -1,0 +1,172 @@
+"""Synchronous reinforcement learning: sample groups, score, credit, one optimizer step, publish; again."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from agentrl.algorithms.filters import FilterReport, filter_groups
+from agentrl.algorithms.objectives import ppo_clip
+from agentrl.algorithms.presets import Preset, preset
+from agentrl.config import RlConfig
+from agentrl.errors import TrainerError
+from agentrl.loops.context import RunContext, resident_mib, with_advantage
+from agentrl.rollout.group import rollout
+from agentrl.tokens.samples import samples
+from agentrl.train.trainer import OptimizerSettings, Trainer, policy_gradient
+from agentrl.types import Group, Sample, Stop, Trace
+
+LOGPROB_TOLERANCE = 1e-3
+"""Largest gap in nats between trainer and sampler on tokens just sampled (they differ by rounding, about 1e-6)."""
+
+
+def reinforce(run: RunContext) -> None:
+    """Train the policy on its own attempts."""
+    settings = run.config.rl
+    algorithm = configured_preset(settings)
+    trainer = run.start_phase("rl", optimizer_settings(settings))
+    task_set = run.train_tasks()
+    run.engine.publish(run.progress.step)
+    run.reporter.phase("rl", settings.steps)
+    for step in range(run.progress.step, settings.steps):
+        started = time.perf_counter()
+        tasks = [task_set[index] for index in run.draw(len(task_set), settings.groups_per_step, step, "rl")]
+        busy, prefilled = run.engine.stats.seconds, run.engine.stats.prefilled
+        groups = asyncio.run(
+            rollout(
+                task_set,
+                tasks,
+                harness=run.harness,
+                sampler=run.engine,
+                attempts=settings.group_size,
+                seed=run.config.seed,
+                name=f"rl-{step + 1}",
+            )
+        )
+        sampled = time.perf_counter()
+        credited = credit(groups, algorithm)
+        metrics = train_on(trainer, credited.samples, algorithm, settings)
+        run.engine.publish(step + 1)
+        ended = time.perf_counter()
+        sampling = run.engine.stats.seconds - busy
+        metrics |= rollout_metrics(credited) | {
+            "tokens_prefilled": run.engine.stats.prefilled - prefilled,
+            "seconds_step": ended - started,
+            "seconds_sampling": sampling,
+            "seconds_tools": sampled - started - sampling,
+            "seconds_training": ended - sampled,
+            "resident_mib": resident_mib(),
+        }
+        record(run, step + 1, metrics, credited)
+        if settings.eval_every and (step + 1) % settings.eval_every == 0 and step + 1 < settings.steps:
+            run.measure_small(step + 1)
+        due = (step + 1) % settings.checkpoint_every == 0
+        run.finish_step(step + 1, checkpoint=due, last=step + 1 == settings.steps)
+
+
+class Credited(NamedTuple):
+    """Attempts with their credit on them, what of them is trained, and what was left out."""
+
+    traces: list[Trace]
+    samples: list[Sample]
+    report: FilterReport
+
+
+def credit(groups: Sequence[Group], algorithm: Preset) -> Credited:
+    """Rewards to advantages, group by group; groups that teach nothing are left out whole and counted."""
+    advantages = {group.id: algorithm.credit(group.rewards) for group in groups}
+    kept, report = filter_groups(advantages, algorithm.filters)
+    traces: list[Trace] = []
+    made: list[Sample] = []
+    for group in groups:
+        for trace, advantage in zip(group.traces, advantages[group.id], strict=True):
+            traces.append(dataclasses.replace(trace, metadata=with_advantage(trace, advantage)))
+            if group.id in kept:
+                made.extend(samples(trace, advantage))
+    return Credited(traces, made, report)
+
+
+def train_on(
+    trainer: Trainer, batch: Sequence[Sample], algorithm: Preset, settings: RlConfig
+) -> dict[str, float | None]:
+    """The optimizer steps over a batch.
+
+    Raises:
+        TrainerError: on tokens that were just sampled the trainer's log-probabilities are not the sampler's.
+    """
+    if not batch:
+        return {"tokens_trained": 0.0, "optimizer_steps": 0.0}
+    loss = policy_gradient(algorithm)
+    metrics: dict[str, float | None] = {}
+    for epoch in range(settings.epochs):
+        measured = trainer.step(batch, loss, temperature=settings.temperature)
+        if epoch == 0 and measured["logprob_gap"] > LOGPROB_TOLERANCE:
+            raise TrainerError(
+                f"log-probabilities of tokens that were just sampled differ by {measured['logprob_gap']:.3g} nats "
+                f"between trainer and sampler (tolerance {LOGPROB_TOLERANCE}): the sampler has other weights, another "
+                "temperature or other tokens than the trainer"
+            )
+        metrics = {**measured, "logprob_gap": metrics.get("logprob_gap", measured["logprob_gap"])}
+    return metrics | {"optimizer_steps": float(settings.epochs)}
+
+
+def rollout_metrics(credited: Credited) -> dict[str, float | None]:
+    """What the attempts of a step were like."""
+    traces = credited.traces
+    rewards = [trace.reward for trace in traces if trace.reward is not None]
+    replies = [node.message for trace in traces for node in trace.nodes if node.message.role == "assistant"]
+    calls = [call for message in replies for call in message.tool_calls]
+    dropped = credited.report.share_dropped("no_signal")
+    return {
+        "episodes": len(traces),
+        "episodes_scored": len(rewards),
+        "episodes_unscored": len(traces) - len(rewards),
+        "episodes_done": sum(trace.stop is Stop.DONE for trace in traces),
+        "reward": sum(rewards) / len(rewards) if rewards else None,
+        "turns": len(replies) / len(traces),
+        "calls": len(calls),
+        "calls_malformed": sum(call.problem is not None for call in calls),
+        "tokens_sampled": sum(trace.num_sampled for trace in traces),
+        "groups": credited.report.num_groups,
+        "groups_no_signal": credited.report.num_dropped.get("no_signal", 0),
+        "no_signal_share": dropped,
+    }
+
+
+def record(run: RunContext, step: int, metrics: dict[str, float | None], credited: Credited) -> None:
+    """Keep and show a step."""
+    seconds, tokens, episodes = (metrics[name] or 0.0 for name in ("seconds_step", "tokens_sampled", "episodes"))
+    metrics |= {"tokens_per_s": tokens / seconds, "episodes_per_s": episodes / seconds}
+    run.progress.episodes += int(episodes)
+    run.progress.tokens_sampled += int(tokens)
+    for stage in ("sampling", "tools", "training"):
+        run.add_seconds(stage, metrics[f"seconds_{stage}"] or 0.0)
+    run.add_seconds("rl", seconds)
+    run.folder.append_metrics("rl", step, metrics)
+    if step % run.config.rl.traces_every == 0 or step == 1:
+        with run.timed("traces"):
+            run.folder.write_traces("rl", step, credited.traces)
+    run.reporter.step(step, {name: value for name, value in metrics.items() if value is not None})
+
+
+def configured_preset(settings: RlConfig) -> Preset:
+    """The preset with the clip range of the configuration."""
+    chosen = preset(settings.algorithm)
+    if settings.algorithm != "dr_grpo":
+        return chosen
+    objective = partial(ppo_clip, clip_low=settings.clip_low, clip_high=settings.clip_high)
+    return dataclasses.replace(chosen, objective=objective)
+
+
+def optimizer_settings(settings: RlConfig) -> OptimizerSettings:
+    """The optimizer of the phase."""
+    return OptimizerSettings(
+        learning_rate=settings.learning_rate,
+        total_steps=settings.steps * settings.epochs,
+        final_fraction=settings.final_fraction,
+        max_grad_norm=settings.max_grad_norm,
+    )

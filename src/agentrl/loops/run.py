@@ -1,0 +1,86 @@
+"""One training run, from random weights to a measured result."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from agentrl.config import TrainConfig
+from agentrl.evals.stats import Interval, paired_difference, pass_at_1
+from agentrl.loops.context import RunContext, Stopped, resident_mib
+from agentrl.loops.rl import reinforce
+from agentrl.loops.sft import warm_start
+from agentrl.store import RunFolder
+from agentrl.tokens.tiny import WORDS
+from agentrl.ui.live import Reporter
+from agentrl.ui.plots import learning_curve
+
+
+def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume: bool) -> dict[str, Any]:
+    """Warm start, evaluation, reinforcement learning, evaluation. Returns the summary, which is also in the folder.
+
+    Args:
+        config: the run's configuration.
+        folder: where everything is kept.
+        reporter: who is told, and who may ask for a stop; then the summary lacks ``eval["after"]``.
+        resume: go on from the folder's latest checkpoint.
+
+    Raises:
+        AgentRLError: of the boundary that failed.
+    """
+    run = RunContext(config, folder, reporter)
+    started = time.perf_counter()
+    folder.write_vocabulary(WORDS)
+    try:
+        if resume:
+            run.resume()
+        before = run.progress.seconds.get("wall", 0.0)
+        try:
+            if run.progress.phase == "warm_start":
+                warm_start(run)
+            run.measure("before", 0)
+            reinforce(run)
+            run.measure("after", config.rl.steps)
+        except Stopped:
+            pass
+        run.progress.seconds["wall"] = before + time.perf_counter() - started
+    finally:
+        run.close()
+    summary = summarize(run)
+    folder.write_summary(summary)
+    learning_curve(folder)
+    return summary
+
+
+def summarize(run: RunContext) -> dict[str, Any]:
+    """What came of the run, as plain data."""
+    progress, seconds = run.progress, run.progress.seconds
+    outcomes = progress.outcomes
+    measured: dict[str, Interval] = {
+        name: pass_at_1(outcomes[name]) for name in ("before", "after") if name in outcomes
+    }
+    if len(measured) == 2:
+        measured["difference"] = paired_difference(outcomes["before"], outcomes["after"])
+    return {
+        "recipe": run.config.recipe,
+        "seed": run.config.seed,
+        "wall_s": seconds["wall"],
+        "train_s": seconds.get("rl", 0.0),
+        "seconds": dict(seconds),
+        "steps": progress.step if progress.phase == "rl" else 0,
+        "episodes": progress.episodes,
+        "tokens_sampled": progress.tokens_sampled,
+        "parameters": run.model.num_parameters,
+        "resident_mib": resident_mib(),
+        "eval": {name: _plain(interval) for name, interval in measured.items()},
+    }
+
+
+def _plain(interval: Interval) -> dict[str, Any]:
+    return {
+        "pass@1": {"mean": interval.mean, "low": interval.low, "high": interval.high},
+        "tasks": interval.num_tasks,
+        "attempts": interval.num_attempts,
+        "unscored": interval.num_unscored,
+        "method": interval.method,
+    }

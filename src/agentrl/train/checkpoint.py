@@ -1,0 +1,107 @@
+"""Checkpoints: model, optimizer and progress, whole or not at all, verified when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from agentrl.errors import StoreError
+from agentrl.files import write_atomic
+
+_WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a run goes on from: tensors by name, and the run's progress as plain data."""
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+
+def write_checkpoint(root: Path, name: str, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+    """Write a checkpoint folder; it appears under its name only when it is complete.
+
+    Of the checkpoints under ``root`` the newest ``keep`` stay, and those whose name ends in ``-end``.
+
+    Raises:
+        OSError: the folder cannot be written; what was there before is left as it was.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    partial, path = root / f".{name}.partial", root / name
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    files = {_WEIGHTS: save(dict(checkpoint.weights)), _OPTIMIZER: save(dict(checkpoint.optimizer))}
+    for file, data in files.items():
+        write_atomic(partial / file, data)
+    digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
+    write_atomic(partial / _STATE, json.dumps({"schema": 1, "sha256": digests, **checkpoint.state}).encode())
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(partial, path)
+    write_atomic(root / "latest", name.encode())
+    passing = sorted((p for p in root.iterdir() if p.is_dir() and not _lasting(p)), key=lambda p: p.stat().st_mtime_ns)
+    for old in passing[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def _lasting(path: Path) -> bool:
+    return path.name.endswith("-end") or path.name.startswith(".")
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint folder.
+
+    Raises:
+        StoreError: it is missing, incomplete or damaged.
+    """
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        files = {name: (path / name).read_bytes() for name in (_WEIGHTS, _OPTIMIZER)}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: not a readable checkpoint ({error})") from error
+    for name, data in files.items():
+        if hashlib.sha256(data).hexdigest() != state.get("sha256", {}).get(name):
+            raise StoreError(f"{path / name}: damaged, its checksum differs; resume from another checkpoint")
+    try:
+        return Checkpoint(weights=load(files[_WEIGHTS]), optimizer=load(files[_OPTIMIZER]), state=state)
+    except SafetensorError as error:
+        raise StoreError(f"{path}: not safetensors ({error})") from error
+
+
+def latest_checkpoint(root: Path) -> Path | None:
+    """The checkpoint to go on from, or None when there is none yet."""
+    pointer = root / "latest"
+    return root / pointer.read_text(encoding="utf-8") if pointer.exists() else None
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as flat names (``<parameter index>.<field>``)."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{field}": value for index, fields in state.items() for field, value in fields.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, field = name.split(".")
+        state.setdefault(int(index), {})[field] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every weight, by name."""
+    return {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
