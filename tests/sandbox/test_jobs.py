@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import SandboxError, TaskError
-from agentrl.sandbox import Calls, Job, Limits, Script, Suite
+from agentrl.sandbox import Batch, Calls, Job, Limits, Script, Suite
 from agentrl.sandbox.jobs import encode_job, read_result
 
 TWO_CALLS = Job(files={"m.py": ""}, run=Calls(module="m", calls=(("f", (1,)), ("f", (2,)))))
@@ -61,6 +61,36 @@ def test_calls_that_did_not_report_before_the_time_was_over_timed_out():
 def test_surplus_reports_count_for_nothing():
     result = read_result(TWO_CALLS, "finished", lines(*[{"status": "value", "value": 3}] * 5))
     assert len(result.outcomes) == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "report", "repeatable"),
+    [
+        ("finished", {"status": "value", "value": 3}, True),
+        ("finished", {"status": "raised", "exception": "KeyError"}, True),
+        ("finished", {"status": "timeout", "clock": "processor"}, True),
+        ("finished", {"status": "timeout", "clock": "wall"}, False),
+        ("finished", {"status": "timeout"}, False),
+        ("timeout", {"status": "timeout", "clock": "processor"}, False),  # the rest did not end by itself
+        ("finished", {"status": "died"}, False),
+    ],
+)
+def test_only_what_would_come_again_is_repeatable(end, report, repeatable):
+    assert read_result(TWO_CALLS, end, lines(report, report)).repeatable is repeatable
+
+
+def test_parts_that_a_batch_did_not_report_died_and_the_others_stand():
+    batch = Job(files={}, run=Batch(parts=(TWO_CALLS, TWO_CALLS, TWO_CALLS)))
+    value = {"status": "value", "value": 3}
+    result = read_result(batch, "finished", lines([value, value], [value]))
+    assert [part.end for part in result.parts] == ["finished", "died", "died"]
+    assert [part.repeatable for part in result.parts] == [True, False, False]
+    assert (result.end, result.repeatable) == ("died", False)
+
+
+def test_a_part_of_a_batch_that_makes_no_calls_is_refused_by_name():
+    with pytest.raises(TaskError, match="a part that is a Suite; every part must be Calls"):
+        encode_job(Job(files={}, run=Batch(parts=(TWO_CALLS, SUITE))))
 
 
 def test_tests_after_a_timeout_timed_out_too():

@@ -58,6 +58,14 @@ def test_jobs_larger_than_a_pipe_do_not_deadlock():
         assert all(len(value) > 20_000 for value in values(asyncio.run(pool.run_many(jobs))))
 
 
+def test_what_was_started_is_finished_in_order_and_shared_with_who_asks_for_the_same():
+    with WorkerPool(2) as pool:
+        first, second = pool.start([double(1), double(2)]), pool.start([double(2), double(3)])
+        assert values(pool.run_sync([double(4)])) == [8]
+        assert (values(pool.finish(second)), values(pool.finish(first))) == ([4, 6], [2, 4])
+        assert (pool.stats.hits, pool.stats.misses) == (1, 4)
+
+
 def test_one_job_starts_one_worker_and_a_burst_starts_all():
     with WorkerPool(2) as pool:
         assert pids(pool) == []
@@ -105,12 +113,19 @@ def test_a_pool_without_memory_runs_everything():
         assert pool.stats.misses == 2
 
 
-def test_timeouts_and_deaths_are_not_remembered():
+def test_timeouts_by_the_clock_and_deaths_are_not_remembered():
     dying = Job(files={"m.py": "import os\nos._exit(0)"}, run=Calls(module="m", calls=(("f", ()),)))
     with WorkerPool(1, Limits(wall_s=0.2)) as pool:
         for job, end in ((sleepy(1), "timeout"), (dying, "died")):
             assert [pool.run_sync([job])[0].end for _ in range(2)] == [end, end]
         assert (pool.stats.hits, pool.stats.misses, pool.stats.timeouts) == (0, 4, 2)
+
+
+def test_a_timeout_by_processor_time_is_remembered():
+    endless = Job(files={"m.py": "def f():\n    while True: pass"}, run=Calls(module="m", calls=(("f", ()),)))
+    with WorkerPool(1, Limits(wall_s=30.0, cpu_s=0.05)) as pool:
+        assert [pool.run_sync([endless])[0].end for _ in range(3)] == ["timeout"] * 3
+        assert (pool.stats.hits, pool.stats.misses, pool.stats.timeouts) == (2, 1, 1)
 
 
 async def kill_while_running(pool, jobs):

@@ -45,6 +45,25 @@ def test_every_call_gets_fresh_arguments(pool):
     assert shared == [1]
 
 
+def test_a_standard_module_that_the_worker_has_warmed_up_is_as_new(pool):
+    source = "import decimal\ndef f():\n    seen = hasattr(decimal, 'mark')\n    decimal.mark = 1\n    return seen"
+    assert [run(pool, source, (), function="f").outcomes[0].value for _ in range(2)] == [False, False]
+
+
+def test_links_and_hidden_files_are_cleaned_up_and_lead_nowhere(pool, tmp_path):
+    (tmp_path / "kept").write_text("x")
+    source = f"""
+        import os
+        def f(tag):
+            seen = os.listdir(".")
+            os.makedirs(".a/b"); os.symlink({str(tmp_path)!r}, "link"); os.symlink({str(tmp_path)!r}, ".a/link")
+            return seen
+    """
+    for tag in (1, 2):
+        assert run(pool, source, (tag,)).outcomes[0].value == []
+    assert (tmp_path / "kept").exists()
+
+
 def test_one_job_leaves_nothing_behind_for_the_next(pool):
     source = """
         import math, os
@@ -113,7 +132,8 @@ def test_the_environment_of_the_parent_stays_with_it(monkeypatch):
     with WorkerPool(1) as fresh:
         found = run(fresh, "import os\ndef f():\n    return dict(os.environ)", ()).outcomes[0].value
     assert "SECRET_KEY" not in found
-    assert set(found) <= {"PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "TZ", "PATH", "LD_LIBRARY_PATH"}
+    fixed = {"PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "TZ", "PATH", "LD_BIND_NOW"}
+    assert fixed <= set(found) <= fixed | {"LD_LIBRARY_PATH"}
 
 
 def test_our_own_package_is_not_importable(pool):
@@ -172,9 +192,42 @@ def test_a_call_that_never_ends_does(hasty_pool, body):
     assert result.outcomes[1].exception in ("TimeoutError", "ProcessDied")
 
 
-def test_processor_time_is_limited():
-    with WorkerPool(1, Limits(wall_s=20.0, cpu_s=1)) as pool:
-        assert statuses(run(pool, "def f():\n    while True: pass", ())) == ["timeout"]
+LOOP = "import signal\ndef f(x):\n    if x: return x\n    while True:\n        "
+SWALLOW = "try: sum(range(100_000))\n        except BaseException: pass"  # the interrupt comes inside of the sum
+
+
+@pytest.fixture(scope="module")
+def brisk_pool():
+    """The limits of training: a loop costs a tenth of a second of processor time, whatever else the machine does."""
+    with WorkerPool(1, Limits(wall_s=30.0, cpu_s=0.1)) as pool:
+        yield pool
+
+
+def test_processor_time_is_limited_and_the_call_that_used_it_up_is_named(brisk_pool):
+    result = run(brisk_pool, LOOP + "pass", (7,), (0,), (8,))
+    assert statuses(result) == ["value", "timeout", "timeout"]
+    assert (result.end, result.repeatable) == ("timeout", True)
+    assert (result.outcomes[1].exception, result.outcomes[1].message) == ("TimeoutError", "took too long")
+
+
+def test_waiting_takes_no_processor_time(brisk_pool):
+    result = run(brisk_pool, "import time\ndef f():\n    time.sleep(0.3)\n    return 1", ())
+    assert result.outcomes[0].value == 1
+
+
+BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {9})\n        "
+
+
+@pytest.mark.parametrize("body", [SWALLOW, BLOCK + SWALLOW])
+def test_a_program_that_resists_the_interrupt_is_killed_and_its_end_not_remembered(brisk_pool, body):
+    result = run(brisk_pool, LOOP + body, (7,), (0,), (8,))
+    assert statuses(result) == ["value", "timeout", "timeout"]
+    assert not result.repeatable
+    assert brisk_pool.stats.restarts == 0
+
+
+def test_a_whole_module_that_loops_is_a_timeout_of_every_call(brisk_pool):
+    assert statuses(run(brisk_pool, "while True: pass", (1,), (2,))) == ["timeout", "timeout"]
 
 
 def test_daemons_do_not_outlive_their_job(hasty_pool):

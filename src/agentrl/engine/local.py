@@ -249,9 +249,9 @@ def _order(request: _Request) -> tuple[Slot, tuple[int, ...], int]:
 
 
 def _as_sampler_error(error: Exception) -> SamplerError:
-    if isinstance(error, SamplerError):
-        return SamplerError(str(error))
-    failure = SamplerError(f"the engine failed: {type(error).__name__}: {error}")
+    """An error of its own for each caller, since a raised exception collects the traceback of whoever gets it."""
+    known = isinstance(error, SamplerError)
+    failure = SamplerError(str(error) if known else f"the engine failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 
 from agentrl.errors import AgentRLError, EnvironmentFault, SamplerError
 from agentrl.protocols import Environment, Renderer, Session
-from agentrl.types import Completion, Message, Node, Observation, Stop, Task, ToolCall
+from agentrl.types import Completion, Message, Node, Observation, Stop, Task, ToolCall, ToolSpec
+
+Span = tuple[Message, tuple[int, ...]]
+"""A message and its token ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,37 +71,53 @@ class ToolLoop:
             AgentRLError: of the boundary that failed; never for something that the policy did.
         """
         tools = environment.tools()
-        waiting: list[int] = []
-        for message, ids in zip(task.prompt, self.renderer.render(task.prompt, tools), strict=True):
-            transcript.add(message, ids)
-            waiting.extend(ids)
-        opening = self.renderer.generation_prompt()
-        for _ in range(self.limits.turns):
-            room = self.limits.context - transcript.num_tokens - len(opening)
-            if room < 1:
-                transcript.stop = Stop.CONTEXT_FULL
-                return
-            completion = await self._reply(session, [*waiting, *opening], min(room, self.limits.reply), transcript)
-            message = self.renderer.parse(completion.token_ids, tools)
-            transcript.add(message, opening, completion)
-            if completion.finish_reason == "length":
-                transcript.stop = Stop.CONTEXT_FULL if room <= self.limits.reply else Stop.MAX_TOKENS
-                return
-            if not message.tool_calls:
-                transcript.stop = Stop.DONE
-                return
-            waiting = []
-            for call in message.tool_calls:
-                observation = await self._call(environment, call, transcript)
-                answer = Message(role="tool", content=observation.content, tool_call_id=call.id)
-                if observation.done:
-                    transcript.add(answer)
-                    transcript.stop = Stop.DONE
+        unsent = list(zip(task.prompt, self.renderer.render(task.prompt, tools), strict=True))
+        try:
+            for _ in range(self.limits.turns):
+                reply = await self._turn(session, unsent, tools, transcript)
+                if reply is None:
                     return
-                ids = self.renderer.extend(answer)
-                transcript.add(answer, ids)
-                waiting.extend(ids)
-        transcript.stop = Stop.MAX_TURNS
+                for call in reply.tool_calls:
+                    if await self._answer(environment, call, unsent, transcript):
+                        transcript.stop = Stop.DONE
+                        return
+            transcript.stop = Stop.MAX_TURNS
+        finally:  # for people; the policy never saw them, so they have no ids
+            for message, _ in unsent:
+                transcript.add(message)
+
+    async def _turn(
+        self, session: Session, unsent: list[Span], tools: Sequence[ToolSpec], transcript: Transcript
+    ) -> Message | None:
+        """Send what was not sent yet and take the reply. None when the attempt is over."""
+        opening = self.renderer.generation_prompt()
+        context_ids = [*(token for _, ids in unsent for token in ids), *opening]
+        room = self.limits.context - transcript.num_tokens - len(context_ids)
+        if room < 1:
+            transcript.stop = Stop.CONTEXT_FULL
+            return None
+        for message, ids in unsent:
+            transcript.add(message, ids)
+        unsent.clear()
+        completion = await self._reply(session, context_ids, min(room, self.limits.reply), transcript)
+        reply = self.renderer.parse(completion.token_ids, tools)
+        transcript.add(reply, opening, completion)
+        if completion.finish_reason == "length":
+            transcript.stop = Stop.CONTEXT_FULL if room <= self.limits.reply else Stop.MAX_TOKENS
+            return None
+        if not reply.tool_calls:
+            transcript.stop = Stop.DONE
+            return None
+        return reply
+
+    async def _answer(
+        self, environment: Environment, call: ToolCall, unsent: list[Span], transcript: Transcript
+    ) -> bool:
+        """Carry out one call. True when it ended the attempt; its answer then needs no ids."""
+        observation = await self._call(environment, call, transcript)
+        answer = Message(role="tool", content=observation.content, tool_call_id=call.id)
+        unsent.append((answer, () if observation.done else self.renderer.extend(answer)))
+        return observation.done
 
     async def _reply(
         self, session: Session, context_ids: Sequence[int], max_tokens: int, transcript: Transcript

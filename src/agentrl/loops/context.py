@@ -67,7 +67,7 @@ class RunContext:
         self.progress = Progress()
         self.pool = WorkerPool(config.sandbox.workers, JobLimits(wall_s=config.sandbox.wall_s))
         self.renderer = TinyRenderer()
-        limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context - 64)
+        limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context)
         self.harness = ToolLoop(self.renderer, limits)
         shape = TransformerShape(vocab_size=len(WORDS), **config.model.model_dump())
         self.model = TinyTransformer(shape, seed=derive_seed(config.seed, "weights"))

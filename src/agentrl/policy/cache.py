@@ -79,7 +79,7 @@ class ConversationCache:
         x_MD = model.embed(torch.from_numpy(ids_GP.ravel()), torch.from_numpy(previous_GP.ravel()))
         turn = model.turn[: self.prefix_length].repeat(self.groups, 1, 1, 1)
         split = (self.groups, self.prefix_length, shape.heads, shape.head_width)
-        for layer, block in enumerate(model.blocks):
+        for layer, block in enumerate(model.layers):
             q, k, v = (t.reshape(split).transpose(1, 2) for t in block.project(x_MD, turn))
             self.prefix[layer][0], self.prefix[layer][1] = k, v
             x_MD = block.finish(x_MD, attend(q, k, v, bias).transpose(1, 2).reshape(-1, shape.width))
@@ -103,7 +103,7 @@ class ConversationCache:
         model = self.model
         x_MD = model.embed(torch.from_numpy(ids_M), torch.from_numpy(previous_M))
         turn_M = model.turn[torch.from_numpy(position_M)]
-        for layer, block in enumerate(model.blocks):
+        for layer, block in enumerate(model.layers):
             q, k, v = block.project(x_MD, turn_M)
             own = self.own[layer]
             own[0][step.group_M, :, step.member_M, step.own_M] = k
@@ -182,6 +182,6 @@ class ConversationCache:
         )
         weight = scores.softmax(-1).view(batch, -1, split + step.used)
         out = torch.bmm(weight[..., :split], prefix_v)
-        own_weight = weight[..., split:].unflatten(1, (self.members, step.width)).flatten(0, 1)
+        own_weight = weight[..., split:].view(batch, self.members, step.width, step.used).flatten(0, 1)
         out = out.view(-1, step.width, head_width) + torch.bmm(own_weight, own_v)
         return out.view(q.shape)[step.group_M, :, step.member_M, step.place_M].flatten(1)

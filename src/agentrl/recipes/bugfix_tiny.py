@@ -8,7 +8,7 @@ def config() -> TrainConfig:
     return TrainConfig(
         recipe="bugfix-tiny",
         tasks=TasksConfig(level="tiny", train_tasks=2500, max_turns=6, max_reply=20),
-        model=ModelConfig(layers=4, width=64, heads=4, mlp_width=256, context=256),
+        model=ModelConfig(layers=4, width=64, heads=4, mlp_width=256, context=320),
         warm_start=WarmStartConfig(
             steps=250,
             batch_size=64,

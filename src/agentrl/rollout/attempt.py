@@ -34,21 +34,28 @@ async def attempt(
     fault: Fault | None = None
     environment: Environment | None = None
     try:
-        environment = task_set.environment(task)
         try:
+            environment = task_set.environment(task)
             await harness.run(task, environment, session, transcript)
-        finally:
+        finally:  # an engine waits for every conversation that is open
             await session.close()
         if score:
             scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
-    except AgentRLError as error:
-        fault = Fault(boundary=error.boundary, message=str(error))
-    except Exception as error:  # any bug of a foreign environment is its fault, not the policy's
-        fault = Fault(boundary="environment", message=f"{type(error).__name__}: {error}")
-    finally:
-        if environment is not None:
+    except Exception as error:  # whatever breaks is a fault of ours, never the policy's
+        fault = _fault(error)
+    if environment is not None:
+        try:
             await environment.close()
+        except Exception as error:
+            fault = fault or _fault(error)
     return _trace(task, harness, identity, transcript, scores, fault)
+
+
+def _fault(error: Exception) -> Fault:
+    """What a failure says; an error of a foreign kind is a bug of the environment."""
+    if isinstance(error, AgentRLError):
+        return Fault(boundary=error.boundary, message=str(error))
+    return Fault(boundary="environment", message=f"{type(error).__name__}: {error}")
 
 
 async def _score(environment: Environment, trace: Trace, transcript: Transcript) -> tuple[Score, ...]:

@@ -1,8 +1,8 @@
 """Tests without pytest: find test functions, and make ``assert CALL == VALUE`` tell what it compared.
 
-Standard library only; runs in the forked child. Each such assert of a test file is rewritten to
+Standard library only; tests run in the forked child. Each such assert of a test file is rewritten to
 
-    assert @equal(k, @begin(k) or CALL, VALUE)
+    assert @equal("CALL", @begin("CALL") or CALL, VALUE)
 
 whose names no program can spell, so that a failure knows the call, what it gave and what was expected.
 """
@@ -21,38 +21,38 @@ class AssertState:
     """Which rewritten assert runs now, and what it compared."""
 
     def __init__(self) -> None:
-        self.nodes: list[ast.expr] = []
         self.reset()
 
     def reset(self) -> None:
         """Forget the last test."""
-        self.running: int | None = None
+        self.running: str | None = None
         self.values: tuple[Any, Any] | None = None
 
-    def begin(self, index: int) -> None:
-        """An assert starts to evaluate its left side."""
-        self.running, self.values = index, None
+    def begin(self, call: str) -> None:
+        """An assert starts to evaluate its left side, the call with this source."""
+        self.running, self.values = call, None
 
-    def equal(self, index: int, left: Any, right: Any) -> Any:
+    def equal(self, call: str, left: Any, right: Any) -> Any:
         """The comparison itself; its verdict is the operands' own."""
         verdict = left == right
         if verdict:
             self.running = None
         else:
-            self.running, self.values = index, (left, right)
+            self.running, self.values = call, (left, right)
         return verdict
 
     def comparison(self) -> dict[str, str]:
         """The failing assert's call, and got and expected when both sides were evaluated."""
         if self.running is None:
             return {}
-        told = {"call": ast.unparse(self.nodes[self.running])}
+        told = {"call": self.running}
         if self.values is not None:
             told |= {"got": safe_repr(self.values[0]), "expected": safe_repr(self.values[1])}
         return told
 
 
 STATE = AssertState()
+HELPERS = {"@begin": STATE.begin, "@equal": STATE.equal}
 
 
 def safe_repr(value: Any) -> str:
@@ -63,23 +63,21 @@ def safe_repr(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def compile_tests(source: str, path: str, namespace: dict[str, Any]) -> types.CodeType:
-    """Compile a test file with its asserts rewritten; ``namespace`` gets the two helpers."""
+def compile_tests(source: str, path: str) -> types.CodeType:
+    """Compile a test file with its asserts rewritten; it runs in a namespace that holds `HELPERS`."""
     tree = ast.parse(source, path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             node.test = _rewritten(node.test)
-    namespace["@begin"], namespace["@equal"] = STATE.begin, STATE.equal
     return compile(tree, path, "exec", dont_inherit=True)
 
 
 def _rewritten(test: ast.expr) -> ast.expr:
     match test:
         case ast.Compare(left=ast.Call() as call, ops=[ast.Eq()], comparators=[expected]):
-            index = ast.Constant(len(STATE.nodes))
-            STATE.nodes.append(call)
-            left = ast.BoolOp(ast.Or(), [_helper("@begin", [index]), call])
-            helper = ast.copy_location(_helper("@equal", [index, left, expected]), test)
+            text = ast.Constant(ast.unparse(call))
+            left = ast.BoolOp(ast.Or(), [_helper("@begin", [text]), call])
+            helper = ast.copy_location(_helper("@equal", [text, left, expected]), test)
             return ast.fix_missing_locations(helper)
     return test
 

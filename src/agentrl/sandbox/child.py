@@ -5,28 +5,40 @@ The child reports through ``Reporter``, one JSON line per call or test, as soon 
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import signal
-import sys
 import types
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl.sandbox import asserts
+from agentrl.sandbox.importer import MemoryImporter
+from agentrl.sandbox.programs import Code
 from agentrl.sandbox.values import decode, encode
 
 Report = dict[str, Any]
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _MAX_TEXT = 500
 _SOFT_SHARE = 0.9
+_REHEARSALS = 20
+_REHEARSED_TESTS = """from m import f
+def test_1():
+    assert f(1) == 1
+def test_2():
+    assert f(2) == 3
+def test_3():
+    assert f() == 3
+"""
+_as_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 class Overtime(BaseException):
-    """The soft time limit of the job has passed."""
+    """A soft time limit has passed; ``clock`` says which, ``processor`` or ``wall``."""
+
+    def __init__(self, clock: str) -> None:
+        super().__init__(clock)
+        self.clock = clock
 
 
 class Reporter:
@@ -38,96 +50,101 @@ class Reporter:
 
     def send(self, report: Report) -> None:
         """Send one report; past the limit only its bare outcome."""
-        line = json.dumps(report, separators=(",", ":")).encode()
+        line = _as_json(report).encode()
         if len(line) > self.left:
-            line = json.dumps(self.bare(report), separators=(",", ":")).encode()
+            line = _as_json(self.bare(report)).encode()
         self.left = max(0, self.left - len(line))
         self.write(line + b"\n")
 
     @staticmethod
     def bare(report: Report) -> Report:
         """The report without anything that can be long."""
-        kept = {key: report[key] for key in ("status", "exception") if key in report}
+        kept = {key: report[key] for key in ("status", "exception", "clock") if key in report}
         return kept | ({"value": {"o": "output over the limit"}} if "value" in report else {})
 
 
-class MemoryImporter:
-    """Imports a job's files from memory, ahead of everything else, as if its root were ``sys.path[0]``."""
+def catch_time_signals() -> None:
+    """Have the two clocks' signals interrupt what runs, so that it can still be named in the report.
 
-    def __init__(self, files: dict[str, str], rewritten: frozenset[str] = frozenset()) -> None:
-        self.files = files
-        self.rewritten = rewritten
-
-    def install(self) -> None:
-        """Put the files first on the import path; a standard module of the same name gives way to them."""
-        sys.meta_path.insert(0, self)
-        for path in self.files:
-            name = path.split("/")[0].removesuffix(".py")
-            if name not in sys.builtin_module_names:
-                sys.modules.pop(name, None)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """The spec of a module of the job, or None."""
-        base = fullname.replace(".", "/")
-        if base + "/__init__.py" in self.files:
-            return spec_from_loader(fullname, self, origin=base + "/__init__.py", is_package=True)  # type: ignore[arg-type]
-        if base + ".py" in self.files:
-            return spec_from_loader(fullname, self, origin=base + ".py", is_package=False)  # type: ignore[arg-type]
-        if any(name.startswith(base + "/") for name in self.files):
-            return spec_from_loader(fullname, self, origin="", is_package=True)  # type: ignore[arg-type]
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave the making of the module to the import system."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Run the module's text; a test file's asserts are made to tell what they compared."""
-        path = module.__spec__.origin if module.__spec__ is not None else None
-        if not path:
-            return
-        module.__file__ = path
-        if path in self.rewritten:
-            code = asserts.compile_tests(self.files[path], path, module.__dict__)
-        else:
-            code = compile(self.files[path], path, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+    Called in the worker, which starts no clock; children inherit it.
+    """
+    signal.signal(signal.SIGALRM, _on_wall_clock)
+    signal.signal(signal.SIGPROF, _on_processor_clock)
 
 
-def run_job(payload: bytes, reporter: Reporter, wall_s: float) -> None:
-    """Carry out one encoded job and report; called once, in a process of its own."""
-    job = json.loads(payload)
-    MemoryImporter(job["files"], frozenset(job.get("paths", ()))).install()
-    start_soft_limit(wall_s * _SOFT_SHARE)
+def _on_wall_clock(_signal: int, _frame: object) -> None:
+    raise Overtime("wall")
+
+
+def _on_processor_clock(_signal: int, _frame: object) -> None:
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever swallows this one is ended by the next
+    raise Overtime("processor")
+
+
+def start_processor_clock(cpu_s: float) -> None:
+    """Interrupt after ``cpu_s`` of processor time from now, and end the process after twice that."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s, cpu_s)
+
+
+def rehearse() -> None:
+    """Run harmless jobs in the worker, so that its children find their own code warm: interpreted often enough to be
+    specialised, its memory touched before the fork and not after it."""
+    files = {"m.py": "def f(x):\n    return x\n", "test_m.py": _REHEARSED_TESTS}
+    for _ in range(_REHEARSALS):
+        importer = MemoryImporter(files, {}, frozenset(("test_m.py",)))
+        importer.install()
+        reporter = Reporter(len, 1 << 20)
+        run_calls(importer, "m", [["f", [1]], ["f", [[1, "x"]]], ["g", []]], reporter)
+        run_suite(importer, ["test_m.py"], reporter)
+        importer.remove()
+
+
+def run_job(job: dict[str, Any], codes: Mapping[str, Code], reporter: Reporter, wall_s: float, cpu_s: float) -> None:
+    """Carry out one job and report; called once, in a process of its own."""
+    signal.setitimer(signal.ITIMER_REAL, wall_s * _SOFT_SHARE)
+    if job["kind"] == "batch":
+        run_batch(job["parts"], reporter, cpu_s)
+        return
+    start_processor_clock(cpu_s)
+    importer = MemoryImporter(job["files"], codes, frozenset(job.get("paths", ())))
+    importer.install()
     try:
-        dispatch(job, reporter)
+        dispatch(job, importer, reporter)
     except Overtime as error:  # it came between two calls
         reporter.send(failure(error))
 
 
-def dispatch(job: dict[str, Any], reporter: Reporter) -> None:
+def dispatch(job: dict[str, Any], importer: MemoryImporter, reporter: Reporter) -> None:
     """Run the kind of job that this is."""
     if job["kind"] == "calls":
-        run_calls(job["module"], job["calls"], reporter)
+        run_calls(importer, job["module"], job["calls"], reporter)
     elif job["kind"] == "suite":
-        run_suite(job["paths"], job["files"], reporter)
+        run_suite(importer, job["paths"], reporter)
     else:
-        reporter.send(run_script(job["module"], job["source"], job["files"]))
+        reporter.send(run_script(importer, job["module"], job["source"]))
 
 
-def start_soft_limit(seconds: float) -> None:
-    """Interrupt the running call after ``seconds``, so that it can still be named in the report."""
+def run_batch(parts: list[dict[str, Any]], reporter: Reporter, cpu_s: float) -> None:
+    """One line a part, with the reports of its calls. A part whose processor time is over costs no other part."""
+    for part in parts:
+        lines: list[bytes] = []
+        importer = MemoryImporter(part["files"], {}, frozenset())
+        importer.install()
+        own = Reporter(lines.append, reporter.left)
+        signal.signal(signal.SIGPROF, _on_processor_clock)
+        start_processor_clock(cpu_s)
+        try:
+            run_calls(importer, part["module"], part["calls"], own)
+        except Overtime as error:  # it came between two calls
+            own.send(failure(error))
+        importer.remove()
+        reporter.write(b"[" + b",".join(line[:-1] for line in lines) + b"]\n")
 
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise Overtime
 
-    signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def run_calls(module_name: str, calls: list[Any], reporter: Reporter) -> None:
+def run_calls(importer: MemoryImporter, module_name: str, calls: list[Any], reporter: Reporter) -> None:
     """One report per call. When the import fails, that is the report of every call."""
     try:
-        module = importlib.import_module(module_name)
+        module = importer.load(module_name)
     except BaseException as error:
         for _ in calls:
             reporter.send(failure(error))
@@ -148,22 +165,22 @@ def run_call(module: types.ModuleType, function: str, arguments: list[Any], max_
         return failure(error)
 
 
-def run_script(module_name: str, source: str, files: dict[str, str]) -> Report:
+def run_script(importer: MemoryImporter, module_name: str, source: str) -> Report:
     """The script passes only by reaching its last line."""
     try:
-        module = importlib.import_module(module_name)
+        module = importer.load(module_name)
         namespace = {name: value for name, value in vars(module).items() if not name.startswith("__")}
         exec(compile(source, "<script>", "exec", dont_inherit=True), namespace | {"__name__": "<script>"})
     except BaseException as error:
-        return failure(error) | locate(error, files | {"<script>": source}, "<script>")
+        return failure(error) | locate(error, importer.files | {"<script>": source}, "<script>")
     return {"status": "value", "value": None}
 
 
-def run_suite(paths: list[str], files: dict[str, str], reporter: Reporter) -> None:
+def run_suite(importer: MemoryImporter, paths: list[str], reporter: Reporter) -> None:
     """Report the list of test names, then one report per test in that order."""
     tests: list[tuple[str, str, Callable[[], Report]]] = []
     for path in paths:
-        tests += load_tests(path, files)
+        tests += load_tests(importer, path)
     reporter.send({"plan": [name for name, _, _ in tests]})
     for _, _, run in tests:
         report = run()
@@ -172,17 +189,17 @@ def run_suite(paths: list[str], files: dict[str, str], reporter: Reporter) -> No
             return
 
 
-def load_tests(path: str, files: dict[str, str]) -> list[tuple[str, str, Callable[[], Report]]]:
+def load_tests(importer: MemoryImporter, path: str) -> list[tuple[str, str, Callable[[], Report]]]:
     """The tests of a file as (name, path, runner); a file that cannot be imported is one test that fails."""
     asserts.STATE.reset()
     try:
-        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        module = importer.load(path.removesuffix(".py").replace("/", "."))
     except BaseException as error:
-        report = failed_test(error, files, path)
+        report = failed_test(error, importer.files, path)
         return [(path, path, lambda: report)]
 
     def runner(test: Callable[[], object]) -> Callable[[], Report]:
-        return lambda: run_test(test, files, path)
+        return lambda: run_test(test, importer.files, path)
 
     return [(f"{path}::{name}", path, runner(test)) for name, test in asserts.find_tests(module)]
 
@@ -209,7 +226,8 @@ def failed_test(error: BaseException, files: dict[str, str], path: str) -> Repor
 def failure(error: BaseException) -> Report:
     """The report of an exception: class name and message."""
     if isinstance(error, Overtime):
-        return {"status": "timeout", "exception": "TimeoutError", "message": "took too long"}
+        told = {"exception": "TimeoutError", "message": "took too long"}
+        return {"status": "timeout", "clock": error.clock} | told
     try:
         message = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agentrl.errors import SandboxError, TaskError
 from agentrl.sandbox.values import NotPlain, decode, encode_plain
 
+T = TypeVar("T")
 End = Literal["finished", "timeout", "died"]
 OutcomeStatus = Literal["value", "raised", "timeout", "died"]
 CaseStatus = Literal["passed", "failed", "raised", "timeout", "died"]
@@ -21,7 +22,9 @@ class Limits:
 
     Args:
         wall_s: seconds by the clock; at nine tenths of it the running call is interrupted, at all of it the job killed.
-        cpu_s: whole seconds of processor time.
+        cpu_s: seconds of processor time, which do not depend on what else the machine does. After them the running
+            call is interrupted; a program that goes on nevertheless is killed after twice as many, or, when it meddles
+            with signals, one to two seconds later.
         memory_mib: address space of each process of the job.
         output_bytes: the most that a job may report.
 
@@ -30,7 +33,7 @@ class Limits:
     """
 
     wall_s: float = 2.0
-    cpu_s: int = 2
+    cpu_s: float = 2.0
     memory_mib: int = 512
     output_bytes: int = 65_536
 
@@ -64,11 +67,22 @@ class Script:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Several jobs that make calls, one after another in one process; modules are fresh in each.
+
+    For programs of our own making only: nothing keeps one part from tampering with the next. Each part may use the
+    processor time of a job; what a part that dies leaves undone has died, too.
+    """
+
+    parts: tuple[Job, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """One program (path -> text, importable from its root) and what to do with it."""
+    """One program (path -> text, importable from its root) and what to do with it. A batch has no files of its own."""
 
     files: Mapping[str, str]
-    run: Calls | Suite | Script
+    run: Calls | Suite | Script | Batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,11 +123,17 @@ class CaseOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobResult:
-    """What came of a job. ``outcomes`` has one entry per call, or one for a script; ``tests`` one per test."""
+    """What came of a job. ``outcomes`` has one entry per call, or one for a script; ``tests`` one per test.
+
+    ``parts`` has one result per part of a batch. ``repeatable`` says whether an equal job would come to the same: it
+    finished, or its processor time was over and it took the interrupt.
+    """
 
     end: End
     outcomes: tuple[Outcome, ...] = ()
     tests: tuple[CaseOutcome, ...] = ()
+    parts: tuple[JobResult, ...] = ()
+    repeatable: bool = False
 
     @property
     def all_passed(self) -> bool:
@@ -125,8 +145,13 @@ def encode_job(job: Job) -> bytes:
     """The job as the worker reads it; equal jobs give equal bytes.
 
     Raises:
-        TaskError: an argument of a call is not plain data, or a test path is not among the files.
+        TaskError: an argument of a call is not plain data, a test path is not among the files, or a part of a batch
+            does not make calls.
     """
+    return json.dumps(_body(job), separators=(",", ":")).encode()
+
+
+def _body(job: Job) -> dict[str, Any]:
     body: dict[str, Any] = {"files": dict(sorted(job.files.items()))}
     match job.run:
         case Calls(module=module, calls=calls):
@@ -138,7 +163,12 @@ def encode_job(job: Job) -> bytes:
             body |= {"kind": "suite", "paths": list(paths)}
         case Script(module=module, source=source):
             body |= {"kind": "script", "module": module, "source": source}
-    return json.dumps(body, separators=(",", ":")).encode()
+        case Batch(parts=parts):
+            other = next((part.run for part in parts if not isinstance(part.run, Calls)), None)
+            if other is not None:
+                raise TaskError(f"a batch has a part that is a {type(other).__name__}; every part must be Calls")
+            body |= {"kind": "batch", "parts": [_body(part) for part in parts]}
+    return body
 
 
 def _encode_call(function: str, arguments: tuple[Any, ...]) -> list[Any]:
@@ -155,16 +185,33 @@ def read_result(job: Job, end: str, output: bytes) -> JobResult:
         end: how the process ended, as the worker saw it: finished, timeout or died.
         output: the lines that the job wrote on its private pipe.
     """
-    reports = _reports(output)
+    if isinstance(job.run, Batch):
+        return _batch_result(job.run, end, _lines(output, list))
+    return _result(job, end, _lines(output, dict))
+
+
+def _batch_result(batch: Batch, end: str, lines: list[list[Any]]) -> JobResult:
+    lines = [*lines[: len(batch.parts)], *[[] for _ in batch.parts[len(lines) :]]]
+    parts = tuple(
+        _result(part, end, [report for report in line if isinstance(report, dict)])
+        for part, line in zip(batch.parts, lines, strict=True)
+    )
+    return JobResult(end=_end([part.end for part in parts]), parts=parts, repeatable=all(p.repeatable for p in parts))
+
+
+def _result(job: Job, end: str, reports: list[dict[str, Any]]) -> JobResult:
     late = end == "timeout" or any(report.get("status") == "timeout" for report in reports)
     missing: Literal["timeout", "died"] = "timeout" if late else "died"
+    in_time = end == "finished" and all(r.get("clock") == "processor" for r in reports if r.get("status") == "timeout")
     if isinstance(job.run, Suite):
         tests = _tests(job.run, reports, missing)
-        return JobResult(end=_end([test.status for test in tests]), tests=tests)
+        ended = _end([test.status for test in tests])
+        return JobResult(end=ended, tests=tests, repeatable=in_time and ended != "died")
     count = len(job.run.calls) if isinstance(job.run, Calls) else 1
     outcomes = tuple(_outcome(report) for report in reports[:count])
     outcomes += (Outcome(status=missing, exception=_NAMES[missing]),) * (count - len(outcomes))
-    return JobResult(end=_end([outcome.status for outcome in outcomes]), outcomes=outcomes)
+    ended = _end([outcome.status for outcome in outcomes])
+    return JobResult(end=ended, outcomes=outcomes, repeatable=in_time and ended != "died")
 
 
 _NAMES = {"timeout": "TimeoutError", "died": "ProcessDied"}
@@ -174,18 +221,18 @@ def _end(statuses: list[Any]) -> End:
     return "timeout" if "timeout" in statuses else "died" if "died" in statuses else "finished"
 
 
-def _reports(output: bytes) -> list[dict[str, Any]]:
+def _lines(output: bytes, kind: type[T]) -> list[T]:
     """The leading lines that are whole and well-formed; a candidate may have written anything after them."""
-    reports = []
+    found: list[T] = []
     for line in output.split(b"\n")[:-1]:
         try:
             report = json.loads(line)
         except (ValueError, RecursionError):
             break
-        if not isinstance(report, dict):
+        if not isinstance(report, kind):
             break
-        reports.append(report)
-    return reports
+        found.append(report)
+    return found
 
 
 def _outcome(report: dict[str, Any]) -> Outcome:

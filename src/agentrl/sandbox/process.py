@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import struct
 import subprocess
@@ -16,7 +15,7 @@ from typing import IO, NamedTuple
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import worker_main
-from agentrl.sandbox.jobs import Job, JobResult, Limits
+from agentrl.sandbox.jobs import Batch, Job, JobResult, Limits
 
 _GRACE_S = 20.0
 _CLOSE_S = 2.0
@@ -93,13 +92,14 @@ class WorkerProcess:
         self.outgoing = bytearray()
         self.incoming = bytearray()
         self.patience_s = limits.wall_s + _GRACE_S
+        self.part_s = limits.cpu_s
         self.deadline = 0.0
 
     def load(self, ticket: Ticket) -> None:
         """Queue a job; `push` sends it."""
-        if not self.in_flight:
-            self.deadline = time.monotonic() + self.patience_s
         self.in_flight.append(ticket)
+        if len(self.in_flight) == 1:
+            self._extend_deadline()
         self.outgoing += struct.pack(">I", len(ticket.payload)) + ticket.payload
 
     def push(self) -> None:
@@ -131,11 +131,17 @@ class WorkerProcess:
                 break
             header, _, output = bytes(self.incoming[4 : 4 + length]).partition(b"\n")
             del self.incoming[: 4 + length]
-            said = json.loads(header)
-            answers.append(Answer(self.in_flight.popleft(), said["end"], said["seconds"], output))
+            end, seconds = header.decode().split()
+            answers.append(Answer(self.in_flight.popleft(), end, float(seconds), output))
         if answers:
-            self.deadline = time.monotonic() + self.patience_s
+            self._extend_deadline()
         return answers
+
+    def _extend_deadline(self) -> None:
+        """Give the job that runs now its time, and us some grace."""
+        run = self.in_flight[0].job.run if self.in_flight else None
+        extra_s = len(run.parts) * self.part_s if isinstance(run, Batch) else 0.0
+        self.deadline = time.monotonic() + self.patience_s + extra_s
 
     def obituary(self) -> str:
         """Kill the worker and say how it ended, with the last line of its standard error."""
@@ -165,6 +171,10 @@ class WorkerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The worker's whole environment. An interpreter with shared libraries needs to be told where they are."""
+    """The worker's whole environment. An interpreter with shared libraries needs to be told where they are.
+
+    Symbols are looked up at the start, or else every forked child would look up the same ones again.
+    """
     fixed = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
-    return fixed | {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return fixed | {"LD_BIND_NOW": "1"} | inherited

@@ -79,10 +79,10 @@ class _Encoder:
     def encode(self, value: Any, depth: int) -> Any:
         kind = type(value)
         self.spend(1)
-        if value is None or kind is bool or kind is float:
-            return value
         if kind is int:
             return self.encode_int(value)
+        if value is None or kind is bool or kind is float:
+            return value
         if kind is str:
             self.spend(len(value))
             return value
@@ -128,7 +128,7 @@ def decode(data: Any) -> Any:
     Raises:
         ValueError: `data` was not written by `encode`.
     """
-    return _decode(data, 0)
+    return data if type(data) is int else _decode(data, 0)
 
 
 def _decode(data: Any, depth: int) -> Any:

@@ -96,7 +96,20 @@ class WorkerPool:
 
     def run_sync(self, jobs: Sequence[Job]) -> list[JobResult]:
         """As `run_many`, without an event loop: blocks until all jobs are done."""
+        return self.finish(self.start(jobs))
+
+    def start(self, jobs: Sequence[Job]) -> list[Ticket]:
+        """Set jobs going without an event loop, to be waited for by `finish`. Raises as `run_sync` does."""
         tickets = [self._submit(job) for job in jobs]
+        self._assign()
+        return tickets
+
+    def finish(self, tickets: Sequence[Ticket]) -> list[JobResult]:
+        """The results of jobs that `start` set going, in their order.
+
+        Raises:
+            SandboxError: for the first that was lost.
+        """
         for ticket in tickets:
             while not ticket.done:
                 self._assign()
@@ -153,7 +166,7 @@ class WorkerPool:
         ticket.result = read_result(ticket.job, answer.end, answer.output)
         self.stats.timeouts += ticket.result.end == "timeout"
         del self._pending[ticket.key]
-        if ticket.result.end == "finished" and self._cache_size:
+        if ticket.result.repeatable and self._cache_size:
             self._memory[ticket.key] = ticket.result
             if len(self._memory) > self._cache_size:
                 self._memory.popitem(last=False)

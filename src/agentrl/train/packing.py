@@ -82,28 +82,38 @@ def micro_batches(samples: Sequence[Sample], *, max_tokens: int) -> Iterator[Bat
         TrainerError: a sample whose per-token lists are not aligned, naming its trace.
     """
     counts = count(samples)
-    pending: list[list[Sample]] = []
+    pending: list[list[_Row]] = []
     size = 0
     for group in _by_group(samples):
-        tokens = sum(len(sample.token_ids) for sample in group)
+        rows = _rows(group)
+        tokens = sum(len(row.token_ids) for row in rows)
         if pending and size + tokens > max_tokens:
-            yield pack(pending, counts)
+            yield _tensors(pending, counts)
             pending, size = [], 0
-        pending.append(group)
-        size += tokens
+        if rows:
+            pending.append(rows)
+            size += tokens
     if pending:
-        yield pack(pending, counts)
+        yield _tensors(pending, counts)
 
 
 def pack(groups: Sequence[Sequence[Sample]], counts: Counts) -> Batch:
-    """Lay out groups of samples on one flat axis, each group's shared prefix once."""
-    return _tensors([_rows(group) for group in groups], counts)
+    """Lay out groups of samples on one flat axis, each group's shared prefix once.
+
+    Raises:
+        TrainerError: a sample whose per-token lists are not aligned, naming its trace, or no trained token at all.
+    """
+    groups_of_rows = [rows for rows in map(_rows, groups) if rows]
+    if not groups_of_rows:
+        raise TrainerError(f"none of the {len(groups)} groups has a trained token; leave them out of the step")
+    return _tensors(groups_of_rows, counts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     sample: Sample
     token_ids: np.ndarray
+    previous_ids: np.ndarray
     trained: np.ndarray
 
 
@@ -115,7 +125,7 @@ def _by_group(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def _rows(group: Sequence[Sample]) -> list[_Row]:
-    """The samples of a group that train anything."""
+    """The samples of a group that train anything, up to their last trained token: what follows changes nothing."""
     rows = []
     for sample in group:
         _check_aligned(sample)
@@ -123,7 +133,9 @@ def _rows(group: Sequence[Sample]) -> list[_Row]:
         if len(trained) and trained[0] == 0:
             raise TrainerError(f"trace {sample.trace_id}: the first token is trained, but no token precedes it")
         if len(trained):
-            rows.append(_Row(sample=sample, token_ids=np.asarray(sample.token_ids), trained=trained))
+            ids = np.asarray(sample.token_ids[: trained[-1] + 1], dtype=np.int64)
+            previous_ids = np.concatenate(([0], ids[:-1]))
+            rows.append(_Row(sample=sample, token_ids=ids, previous_ids=previous_ids, trained=trained))
     return rows
 
 
@@ -146,62 +158,78 @@ def shared_prefix(rows: Sequence[np.ndarray], limit: int) -> int:
     return limit if agree.all() else int(np.argmin(agree))
 
 
-def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
-    groups = [rows for rows in groups if rows]
-    prefixes = [
-        shared_prefix([row.token_ids for row in rows], min(int(row.trained[0]) for row in rows)) for rows in groups
-    ]
-    rows = [row for group in groups for row in group]
-    shape = (
-        len(groups),
-        max(map(len, groups)),
-        max(len(r.token_ids) - p for g, p in zip(groups, prefixes, strict=True) for r in g),
-    )
-    prefix_index = np.zeros((len(groups), max(prefixes)), dtype=np.int64)
-    prefix_mask = np.zeros(prefix_index.shape, dtype=bool)
-    own_index = np.zeros(shape, dtype=np.int64)
-    own_mask = np.zeros(shape, dtype=bool)
-    token_ids: list[np.ndarray] = []
-    previous_ids: list[np.ndarray] = []
-    positions: list[np.ndarray] = []
-    predictors: list[np.ndarray] = []
-    size = 0
-    for g, (group, prefix) in enumerate(zip(groups, prefixes, strict=True)):
-        token_ids.append(group[0].token_ids[:prefix])
-        previous_ids.append(np.concatenate(([0], group[0].token_ids[: prefix - 1])))
-        positions.append(np.arange(prefix))
-        prefix_index[g, :prefix] = np.arange(size, size + prefix)
-        prefix_mask[g, :prefix] = True
-        last_of_prefix = size + prefix - 1
-        size += prefix
-        for n, row in enumerate(group):
+class _Layout:
+    """Fills the flat axis group by group: what a group shares, then what each of its samples adds."""
+
+    def __init__(self, groups: Sequence[Sequence[_Row]]) -> None:
+        prefixes = [_shared(rows) for rows in groups]
+        own = max(len(row.token_ids) - prefix for rows, prefix in zip(groups, prefixes, strict=True) for row in rows)
+        self.prefix_index = np.zeros((len(groups), max(prefixes)), dtype=np.int64)
+        self.prefix_mask = np.zeros(self.prefix_index.shape, dtype=bool)
+        self.own_index = np.zeros((len(groups), max(map(len, groups)), own), dtype=np.int64)
+        self.own_mask = np.zeros(self.own_index.shape, dtype=bool)
+        self.token_ids: list[np.ndarray] = []
+        self.previous_ids: list[np.ndarray] = []
+        self.positions: list[np.ndarray] = []
+        self.predictors: list[np.ndarray] = []
+        self.size = 0
+        for g, (rows, prefix) in enumerate(zip(groups, prefixes, strict=True)):
+            self._add_group(g, rows, prefix)
+
+    def _add_group(self, g: int, rows: Sequence[_Row], prefix: int) -> None:
+        self.prefix_index[g, :prefix] = self._add_span(rows[0], 0, prefix)
+        self.prefix_mask[g, :prefix] = True
+        last_of_prefix = self.size - 1
+        for n, row in enumerate(rows):
             own = len(row.token_ids) - prefix
-            token_ids.append(row.token_ids[prefix:])
-            previous_ids.append(row.token_ids[prefix - 1 : -1])
-            positions.append(np.arange(prefix, len(row.token_ids)))
-            own_index[g, n, :own] = np.arange(size, size + own)
-            own_mask[g, n, :own] = True
+            flat = self._add_span(row, prefix, len(row.token_ids))
+            self.own_index[g, n, :own] = flat
+            self.own_mask[g, n, :own] = True
             before = row.trained - 1
-            predictors.append(np.where(before < prefix, last_of_prefix, size + before - prefix))
-            size += own
+            self.predictors.append(np.where(before < prefix, last_of_prefix, flat[0] + before - prefix))
+
+    def _add_span(self, row: _Row, start: int, stop: int) -> np.ndarray:
+        """Append the tokens of a sample from ``start`` to ``stop``. Returns their places on the flat axis."""
+        self.token_ids.append(row.token_ids[start:stop])
+        self.previous_ids.append(row.previous_ids[start:stop])
+        self.positions.append(np.arange(start, stop))
+        self.size += stop - start
+        return np.arange(self.size - (stop - start), self.size)
+
+
+def _shared(rows: Sequence[_Row]) -> int:
+    """Length of the prefix that is laid out once: common to all, and before anything is trained."""
+    return shared_prefix([row.token_ids for row in rows], min(int(row.trained[0]) for row in rows))
+
+
+def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
+    layout = _Layout(groups)
+    rows = [row for group in groups for row in group]
     return Batch(
-        token_ids_M=torch.from_numpy(np.concatenate(token_ids)),
-        previous_ids_M=torch.from_numpy(np.concatenate(previous_ids)),
-        positions_M=torch.from_numpy(np.concatenate(positions)),
-        prefix_index_GP=torch.from_numpy(prefix_index),
-        prefix_mask_GP=torch.from_numpy(prefix_mask),
-        own_index_GNT=torch.from_numpy(own_index),
-        own_mask_GNT=torch.from_numpy(own_mask),
-        predictor_K=torch.from_numpy(np.concatenate(predictors)),
+        token_ids_M=torch.from_numpy(np.concatenate(layout.token_ids)),
+        previous_ids_M=torch.from_numpy(np.concatenate(layout.previous_ids)),
+        positions_M=torch.from_numpy(np.concatenate(layout.positions)),
+        prefix_index_GP=torch.from_numpy(layout.prefix_index),
+        prefix_mask_GP=torch.from_numpy(layout.prefix_mask),
+        own_index_GNT=torch.from_numpy(layout.own_index),
+        own_mask_GNT=torch.from_numpy(layout.own_mask),
+        predictor_K=torch.from_numpy(np.concatenate(layout.predictors)),
         target_K=torch.from_numpy(np.concatenate([row.token_ids[row.trained] for row in rows])),
         advantages_K=_gather(rows, lambda sample: sample.advantages),
         old_logprobs_K=_gather(rows, lambda sample: sample.logprobs),
-        weights_K={
-            name: _gather(rows, lambda sample, name=name: sample.weights[name]) for name in rows[0].sample.weights
-        },
+        weights_K=_weights(rows),
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(row.trained) for row in rows])),
         counts=counts,
     )
+
+
+def _weights(rows: Sequence[_Row]) -> dict[str, Tensor]:
+    """One weight per trained token for each objective that any sample has; 0 where a sample lacks it."""
+
+    def of(name: str) -> Tensor:
+        return _gather(rows, lambda sample: sample.weights.get(name, (0.0,) * len(sample.token_ids)))
+
+    return {name: of(name) for name in dict.fromkeys(name for row in rows for name in row.sample.weights)}
 
 
 def _gather(rows: Sequence[_Row], field: Callable[[Sample], Sequence[float | None]]) -> Tensor:

@@ -188,7 +188,7 @@ def test_a_file_can_be_emptied_and_filled_again(pool):
         (2, "total = 1", "failed f([]) == 1 expected 0"),
         (5, "total += x / 0", "failed f([1, 4, 2]) raised ZeroDivisionError"),
         (1, "def g(xs):", "failed raised ImportError"),
-        (6, "raise SystemExit(0)", "failed f([]) raised SystemExit"),
+        (6, "raise SystemExit(0)", "failed f([]) raised RuntimeError"),
     ],
 )
 def test_the_short_report_is_one_line_about_the_first_failure(pool, line, text, report):

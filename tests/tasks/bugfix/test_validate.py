@@ -20,7 +20,7 @@ REFERENCE = "def f(a):\n    return a + 1\n"
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(limits=Limits(wall_s=0.25)) as pool:
+    with WorkerPool(limits=Limits(wall_s=5.0, cpu_s=0.1)) as pool:
         yield pool
 
 
@@ -53,9 +53,12 @@ REASONS = [
 ]
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("reason", "broken", "reference"), REASONS)
-def test_each_reason_drops_its_candidate(pool: WorkerPool, reason: Drop, broken: str, reference: str) -> None:
-    validator = Validator(pool)
+def test_each_reason_drops_its_candidate(
+    pool: WorkerPool, reason: Drop, broken: str, reference: str, together: bool
+) -> None:
+    validator = Validator(pool, together=together)
     assert list(validator.tasks([candidate(broken, reference)])) == []
     assert validator.report.dropped[reason.value] == validator.report.generated == 1
 
@@ -86,6 +89,17 @@ def test_duplicates_other_splits_and_inexpressible_tasks_are_counted(pool: Worke
     picky = Validator(pool, expressible=lambda task: max(task.visible) < 3)
     assert list(picky.tasks([candidate(WRONG)])) == []
     assert picky.report.dropped["inexpressible"] == 1
+
+
+def test_programs_in_one_process_come_to_what_they_come_to_alone(pool: WorkerPool) -> None:
+    endings = ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit()"]
+    hostile = [candidate(f"import os, sys\ndef f(a):\n    {ending}\n") for ending in endings]
+    stream = [candidate(broken, reference) for _, broken, reference in REASONS] + hostile + [candidate(WRONG)]
+    alone, shared = Validator(pool), Validator(pool, together=True)
+    # the three that end their process are bugs as well; the last program repeats one that was seen before
+    assert [task.candidate for task in alone.tasks(stream)] == hostile
+    assert [task.candidate for task in shared.tasks(stream)] == hostile
+    assert shared.report == alone.report
 
 
 def test_asking_for_fewer_gives_the_same_first_ones(pool: WorkerPool) -> None:

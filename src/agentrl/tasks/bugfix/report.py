@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from agentrl.sandbox.jobs import CaseOutcome
+from agentrl.tokens.tiny import RESULTS
 
 Style = Literal["short", "full"]
+_OTHER_EXCEPTION = "RuntimeError"
 _SHORT_VALUE = re.compile(r"(None|True|False|[\[\]\d, -]{1,24})")
 
 
@@ -21,8 +23,9 @@ def short_report(tests: Sequence[CaseOutcome]) -> str:
     """One line for a tiny vocabulary, about the first failing test only.
 
     It is one of ``passed``, ``failed f(3) == 7 expected 8`` (without ``== 7`` when the value is long or no number or
-    list of numbers), ``failed f(3) raised ValueError``, ``failed raised
-    SyntaxError`` (where no call is known, such as when a module cannot be imported) and ``failed no tests``.
+    list of numbers), ``failed f(3) raised ValueError``, ``failed raised SyntaxError`` (where no call is known, such
+    as when a module cannot be imported) and ``failed no tests``. An exception that the vocabulary does not name, and
+    the death of the process, is a RuntimeError.
     """
     failing = next((test for test in tests if not test.passed), None)
     if failing is None:
@@ -31,7 +34,8 @@ def short_report(tests: Sequence[CaseOutcome]) -> str:
         got = f" == {failing.got}" if _SHORT_VALUE.fullmatch(failing.got) else ""
         return f"failed {failing.call}{got} expected {failing.expected}"
     call = f"{failing.call} " if failing.call else ""
-    return f"failed {call}raised {failing.exception}"
+    exception = failing.exception if failing.exception in RESULTS else _OTHER_EXCEPTION
+    return f"failed {call}raised {exception}"
 
 
 def full_report(tests: Sequence[CaseOutcome]) -> str:

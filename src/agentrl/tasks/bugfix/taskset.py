@@ -33,7 +33,7 @@ LevelName = Literal["tiny", "small", "repo"]
 Prompt = Callable[[Validated], tuple[Message, ...]]
 
 VERSION = "bugfix-v1"
-_GENERATION_LIMITS = Limits(wall_s=0.25, cpu_s=1)
+_GENERATION_LIMITS = Limits(wall_s=5.0, cpu_s=0.1)
 SYSTEM_PROMPT = (
     "You repair Python programs. You have four tools: `read` shows a file with line numbers, `test` runs the visible "
     "tests, `edit` replaces one line, and `submit` hands the work in and ends the attempt. Find the bug, change as "
@@ -44,11 +44,13 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """What makes a level: its stream of candidates, what the agent is told, and which tasks it can take."""
+    """What makes a level: its stream of candidates, what the agent is told, which tasks it can take, and whether its
+    programs import nothing, so that they may be validated together in one process."""
 
     candidates: Generator
     prompt: Prompt
     expressible: Expressible | None = None
+    together: bool = False
 
 
 def chat_prompt(validated: Validated) -> tuple[Message, ...]:
@@ -66,7 +68,7 @@ def _tiny_prompt(validated: Validated) -> tuple[Message, ...]:
 
 LEVELS: Mapping[str, Level] = MappingProxyType(
     {
-        "tiny": Level(candidates=tiny.candidates, prompt=_tiny_prompt),
+        "tiny": Level(candidates=tiny.candidates, prompt=_tiny_prompt, together=True),
         "small": Level(candidates=small.candidates, prompt=chat_prompt),
         "repo": Level(candidates=repo.candidates, prompt=chat_prompt),
     }
@@ -84,7 +86,7 @@ def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, .
     chosen, known_split = _level(level), _split(split)
     rng = random.Random(f"{VERSION}/{level}/{split}")
     with WorkerPool(limits=_GENERATION_LIMITS) as pool:
-        validator = Validator(pool, split=known_split, expressible=chosen.expressible)
+        validator = Validator(pool, split=known_split, expressible=chosen.expressible, together=chosen.together)
         found = tuple(itertools.islice(validator.tasks(chosen.candidates(rng)), num_tasks))
     return found, validator.report
 

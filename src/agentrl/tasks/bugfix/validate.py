@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any, Literal, get_args
 
 from agentrl.errors import TaskError
-from agentrl.sandbox.jobs import Calls, Job, JobResult, Outcome
+from agentrl.sandbox.jobs import Batch, Calls, Job, JobResult, Outcome
+from agentrl.sandbox.process import Ticket
 from agentrl.sandbox.values import is_plain, same
 from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate
@@ -20,7 +21,9 @@ from agentrl.tasks.bugfix.candidate import Arguments, Candidate
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-_BATCH = 64
+_BATCH = 32
+_NUM_SHARED = 2
+_JOBS = 3
 _PATIENCE = 20_000
 
 
@@ -54,6 +57,16 @@ class Validated:
     hidden: tuple[Any, ...]
     outcomes: tuple[Outcome, ...]
     failing: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lot:
+    """Candidates whose programs run: what is known without, and three jobs for each of which nothing is known."""
+
+    candidates: tuple[Candidate, ...]
+    known: tuple[Drop | None, ...]
+    jobs: Sequence[Job]
+    tickets: Sequence[Ticket]
 
 
 Expressible = Callable[[Validated], bool]
@@ -91,15 +104,25 @@ class Validator:
     """Picks the tasks of one split out of a stream of candidates, in order, by running them.
 
     Args:
-        pool: where the programs run. Its wall clock limit is what an endless loop costs.
+        pool: where the programs run. Its limit of processor time is what an endless loop costs.
         split: the split to keep; None keeps all.
         expressible: a last condition of the level's own.
+        together: whether programs may share a process, which is cheaper: for those that import nothing and so have
+            nothing to share. What does not finish there runs alone.
     """
 
-    def __init__(self, pool: WorkerPool, *, split: Split | None = None, expressible: Expressible | None = None) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        *,
+        split: Split | None = None,
+        expressible: Expressible | None = None,
+        together: bool = False,
+    ) -> None:
         self._pool = pool
         self._split = split
         self._expressible = expressible
+        self._together = together
         self._seen: set[str] = set()
         self._kept = 0
         self._dropped: Counter[Drop] = Counter()
@@ -118,42 +141,49 @@ class Validator:
             SandboxError: the machinery that runs programs failed.
         """
         idle = 0
-        stream = iter(candidates)
-        while batch := list(itertools.islice(stream, _BATCH)):
-            for verdict in self._judge(batch):
-                idle += 1
-                if isinstance(verdict, Drop):
-                    self._dropped[verdict] += 1
-                else:
-                    self._kept += 1
-                    idle = 0
-                    yield verdict
-                if idle >= _PATIENCE:
-                    wanted = f"{self._split} tasks" if self._split else "tasks"
-                    raise TaskError(f"the level has no more than {self._kept} different {wanted}; ask for fewer")
-
-    def _judge(self, batch: Sequence[Candidate]) -> list[Validated | Drop]:
-        """One verdict per candidate; programs run in two rounds, the second only where the first shows a bug."""
-        verdicts: dict[int, Validated | Drop] = {}
-        for index, candidate in enumerate(batch):
-            known = self._known(candidate)
-            if known is not None:
-                verdicts[index] = known
-        fresh = [index for index in range(len(batch)) if index not in verdicts]
-        jobs = [job for index in fresh for job in (_reference_job(batch[index]), _visible_job(batch[index]))]
-        results = self._run(jobs)
-        drafts: dict[int, Validated] = {}
-        for place, index in enumerate(fresh):
-            verdict = _draft(batch[index], *results[2 * place : 2 * place + 2])
+        for verdict in itertools.chain.from_iterable(self._judged(candidates)):
+            idle += 1
             if isinstance(verdict, Drop):
-                verdicts[index] = verdict
+                self._dropped[verdict] += 1
             else:
-                drafts[index] = verdict
-        for (index, draft), result in zip(
-            drafts.items(), self._run([_hidden_job(draft.candidate) for draft in drafts.values()]), strict=True
-        ):
-            verdicts[index] = self._last_word(draft, result)
-        return [verdicts[index] for index in range(len(batch))]
+                self._kept += 1
+                idle = 0
+                yield verdict
+            if idle >= _PATIENCE:
+                wanted = f"{self._split} tasks" if self._split else "tasks"
+                raise TaskError(f"the level has no more than {self._kept} different {wanted}; ask for fewer")
+
+    def _judged(self, candidates: Iterable[Candidate]) -> Iterator[list[Validated | Drop]]:
+        """Verdicts on one lot of candidates after another; while programs run, the next lot is generated."""
+        stream = iter(candidates)
+        running: _Lot | None = None
+        while lot := list(itertools.islice(stream, _BATCH)):
+            started = self._start(lot)
+            if running is not None:
+                yield self._judge(running)
+            running = started
+        if running is not None:
+            yield self._judge(running)
+
+    def _start(self, candidates: Sequence[Candidate]) -> _Lot:
+        """Set three jobs going for every candidate that is new."""
+        known = tuple(map(self._known, candidates))
+        fresh = [candidate for candidate, drop in zip(candidates, known, strict=True) if drop is None]
+        jobs = [job for c in fresh for job in (_reference_job(c), _visible_job(c), _hidden_job(c))]
+        wanted = _shared(jobs) if self._together else jobs
+        return _Lot(candidates=tuple(candidates), known=known, jobs=jobs, tickets=self._pool.start(wanted))
+
+    def _judge(self, lot: _Lot) -> list[Validated | Drop]:
+        results = iter(self._results(lot))
+        verdicts: list[Validated | Drop] = []
+        for candidate, drop in zip(lot.candidates, lot.known, strict=True):
+            if drop is not None:
+                verdicts.append(drop)
+                continue
+            reference, broken, hidden = itertools.islice(results, _JOBS)
+            draft = _draft(candidate, reference, broken)
+            verdicts.append(draft if isinstance(draft, Drop) else self._last_word(draft, hidden))
+        return verdicts
 
     def _known(self, candidate: Candidate) -> Drop | None:
         if self._split is not None and split_of(candidate.reference) != self._split:
@@ -164,13 +194,21 @@ class Validator:
         self._seen.add(text)
         return None
 
-    def _run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """The results of jobs; what timed out runs once more, so that a stall of the machine changes no task."""
-        results = self._pool.run_sync(jobs)
-        late = [index for index, result in enumerate(results) if result.end == "timeout"]
-        for index, result in zip(late, self._pool.run_sync([jobs[index] for index in late]), strict=True):
-            results[index] = result
-        return results
+    def _results(self, lot: _Lot) -> list[JobResult]:
+        """One result a job. What the clock on the wall ended runs once more, so that a stall of the machine changes no
+        task; what did not finish in a shared process runs alone."""
+        results = self._pool.finish(lot.tickets)
+        if self._together:
+            parts = [part for result in results for part in result.parts]
+            results = self._again(lot.jobs, parts, lambda result: not result.repeatable)
+        return self._again(lot.jobs, results, lambda result: result.end == "timeout" and not result.repeatable)
+
+    def _again(
+        self, jobs: Sequence[Job], results: list[JobResult], doubtful: Callable[[JobResult], bool]
+    ) -> list[JobResult]:
+        indices = [index for index, result in enumerate(results) if doubtful(result)]
+        fresh = dict(zip(indices, self._pool.run_sync([jobs[index] for index in indices]), strict=True))
+        return [fresh.get(index, result) for index, result in enumerate(results)]
 
     def _last_word(self, draft: Validated, result: JobResult) -> Validated | Drop:
         if result.end == "timeout":
@@ -185,12 +223,25 @@ class Validator:
         return draft
 
 
+def _shared(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs in their order as the parts of a few."""
+    size = max(1, -(-len(jobs) // _NUM_SHARED))
+    shares = [tuple(jobs[start : start + size]) for start in range(0, len(jobs), size)]
+    return [Job(files={}, run=Batch(parts=share)) for share in shares]
+
+
 def _code(text: str) -> str:
     tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+    _drop_docstrings(tree)
     return ast.unparse(tree)
+
+
+def _drop_docstrings(node: ast.AST) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            _drop_docstrings(child)
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
 
 
 def _reference_job(candidate: Candidate) -> Job:

@@ -1,0 +1,336 @@
+"""The in-process engine: its numbers are the trainer's, its draws depend on seeds alone, and nobody waits for ever."""
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from agentrl.engine.local import LocalEngine
+from agentrl.engine.random import uniforms
+from agentrl.errors import SamplerError
+from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.train.packing import count, pack
+from agentrl.train.trainer import score_tokens
+from agentrl.types import Sample
+
+VOCABULARY = 12
+STOP = frozenset((0,))
+SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=96)
+
+
+def make_model(seed=0):
+    """A model with opinions: fresh weights predict nearly uniformly."""
+    model = TinyTransformer(SHAPE, seed=seed)
+    with torch.no_grad():
+        model.embedding.weight.mul_(6.0)
+    return model
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 20.0))
+
+
+async def converse(session, contexts, *, max_tokens=5, pause=None):
+    """One conversation: contexts in, completions out."""
+    completions = []
+    for context in contexts:
+        completions.append(await session.sample(context, max_tokens=max_tokens, stop_ids=STOP))
+        if pause is not None:
+            await asyncio.sleep(pause.random() * 0.004)
+    await session.close()
+    return completions
+
+
+def play(engine, plans, *, order=None, pause=None, **options):
+    """All conversations at once. Plans map a seed to contexts; returns seed -> completions."""
+
+    async def all_of_them():
+        names = order or list(plans)
+        sessions = {seed: engine.session(seed) for seed in names}
+        talks = [converse(sessions[seed], plans[seed], pause=pause, **options) for seed in names]
+        return dict(zip(names, await asyncio.gather(*talks), strict=True))
+
+    return run(all_of_them())
+
+
+# Two prompts, uneven numbers of turns, one tool that answers with nothing new.
+PLANS = {
+    11: [(1, 2, 3), (4,), (5, 6)],
+    12: [(1, 2, 3), (7, 8)],
+    13: [(1, 2, 3)],
+    14: [(9, 10), (4, 4, 4, 4), (), (6,)],
+    15: [(9, 10), (5,)],
+}
+
+
+def to_sample(seed, contexts, completions):
+    ids, weights, logprobs = [], [], []
+    for context, completion in zip(contexts, completions, strict=True):
+        ids += [*context, *completion.token_ids]
+        weights += [0.0] * len(context) + [1.0] * len(completion.token_ids)
+        logprobs += [None] * len(context) + list(completion.logprobs)
+    return Sample(
+        token_ids=tuple(ids),
+        weights={"pg": tuple(weights)},
+        logprobs=tuple(logprobs),
+        advantages=(0.0,) * len(ids),
+        trace_id=str(seed),
+        group_id=str(contexts[0]),
+    )
+
+
+def gap(model, plans, played, temperature):
+    """The largest difference between the engine's and the trainer's log-probability of a sampled token."""
+    groups = {}
+    for seed, contexts in plans.items():
+        sample = to_sample(seed, contexts, played[seed])
+        groups.setdefault(sample.group_id, []).append(sample)
+    batch = pack(list(groups.values()), count([s for group in groups.values() for s in group]))
+    with torch.no_grad():
+        scored = score_tokens(model, batch, temperature)
+    assert len(scored.logprobs_K) == sum(len(c.token_ids) for replies in played.values() for c in replies)
+    return (scored.logprobs_K - batch.old_logprobs_K).abs().max().item()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_right_after_publication_the_trainer_agrees_with_the_sampler(temperature):
+    model = make_model()
+    played = play(LocalEngine(model, temperature=temperature), PLANS)
+    assert gap(model, PLANS, played, temperature) < 1e-5
+    # Negative controls: another temperature and other weights are noticed.
+    assert gap(model, PLANS, played, temperature + 0.1) > 1e-3
+    assert gap(make_model(seed=1), PLANS, played, temperature) > 1e-3
+
+
+def test_conversations_that_go_on_alone_keep_their_cache():
+    """Most conversations end early, so that the cache is packed while others go on."""
+    plans = {seed: [(1, 2, 3)] for seed in range(20)} | {100: PLANS[11], 101: PLANS[14]}
+    model = make_model()
+    assert gap(model, plans, play(LocalEngine(model), plans), 1.0) < 1e-5
+
+
+def test_the_same_seeds_give_the_same_replies_bit_for_bit_whatever_the_clock_and_the_order():
+    model = make_model()
+    expected = play(LocalEngine(model), PLANS)
+    for attempt in range(3):
+        order = random.Random(attempt).sample(list(PLANS), len(PLANS))
+        again = play(LocalEngine(model), PLANS, order=order, pause=random.Random(100 + attempt))
+        assert again == expected
+    other = play(LocalEngine(model), {seed + 1000: contexts for seed, contexts in PLANS.items()})
+    assert [c.token_ids for c in other[1011]] != [c.token_ids for c in expected[11]]
+
+
+def test_rows_of_a_large_group_may_change_places():
+    """Products of many rows are computed in blocks, whose edges must not depend on who came first."""
+    model = make_model()
+    plans = {seed: [(1, 2, 3), (seed % 5 + 1,) * (seed % 4), (2,)][: seed % 3 + 1] for seed in range(43)}
+    expected = play(LocalEngine(model), plans)
+    assert play(LocalEngine(model), plans, order=sorted(plans, reverse=True)) == expected
+
+
+def test_each_draw_inverts_the_distribution_at_its_own_uniform_number():
+    model = make_model()
+    played = play(LocalEngine(model), PLANS)
+    for seed, contexts in PLANS.items():
+        sample = to_sample(seed, contexts, played[seed])
+        batch = pack([[sample]], count([sample]))
+        with torch.no_grad():
+            cumulative = model(batch).logits_KV.double().softmax(-1).cumsum(-1).numpy()
+        positions = np.arange(len(cumulative))  # counted on from turn to turn
+        uniform = uniforms(np.full(len(positions), seed, dtype=np.uint64), positions)
+        assert [int((row <= u).sum()) for row, u in zip(cumulative, uniform, strict=True)] == batch.target_K.tolist()
+
+
+def test_an_engine_can_be_used_again():
+    engine = LocalEngine(make_model())
+    assert play(engine, PLANS) == play(engine, PLANS)
+
+
+@pytest.mark.parametrize("neighbours", [{}, {91: PLANS[12], 92: PLANS[14]}, {93: [(1, 2, 3)], 94: [(8,)], 95: [(8,)]}])
+def test_draws_do_not_depend_on_who_else_is_sampled(neighbours):
+    model = make_model()
+    alone = play(LocalEngine(model), {11: PLANS[11]})[11]
+    among = play(LocalEngine(model), neighbours | {11: PLANS[11]})[11]
+    assert [c.token_ids for c in among] == [c.token_ids for c in alone]
+    for ours, theirs in zip(among, alone, strict=True):
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+
+
+def test_a_reply_ends_with_the_sampled_stop_id_or_at_its_length():
+    played = play(LocalEngine(make_model()), {seed: [(1, 2, 3)] for seed in range(40)}, max_tokens=6)
+    replies = [reply for (reply,) in played.values()]
+    assert {reply.finish_reason for reply in replies} == {"stop", "length"}
+    for reply in replies:
+        assert 1 <= len(reply.token_ids) <= 6
+        assert 0 not in reply.token_ids[:-1]
+        if reply.finish_reason == "stop":
+            assert reply.token_ids[-1] == 0
+        else:
+            assert (len(reply.token_ids), reply.token_ids[-1] != 0) == (6, True)
+
+
+def test_every_context_token_is_computed_once_or_shared():
+    engine = LocalEngine(make_model())
+    played = play(engine, PLANS)
+    # Prompts: 3 * 3 + 2 * 2 = 13 of which 3 + 2 are computed; later contexts 1 + 2, 2, 4 + 0 + 1, 1.
+    assert engine.stats.prefilled == 5 + 3 + 2 + 5 + 1
+    assert engine.stats.shared == 13 - 5
+    assert engine.stats.prefilled + engine.stats.shared == sum(len(c) for plan in PLANS.values() for c in plan)
+    assert engine.stats.sampled == sum(len(c.token_ids) for replies in played.values() for c in replies)
+    assert engine.stats.seconds > 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_tokens_come_with_the_probabilities_of_the_model(temperature):
+    model = make_model()
+    draws = 4000
+    played = play(LocalEngine(model, temperature=temperature), {s: [(1, 2, 3)] for s in range(draws)}, max_tokens=1)
+    counts = np.bincount([reply.token_ids[0] for (reply,) in played.values()], minlength=VOCABULARY)
+    probe = to_sample(0, [(1, 2, 3)], played[0])
+    with torch.no_grad():
+        logits = model(pack([[probe]], count([probe]))).logits_KV[0].double()
+
+    def p_value(temperature):
+        expected = draws * (logits / temperature).softmax(-1).numpy()
+        common = expected >= 5
+        found = [*counts[common], counts[~common].sum()]
+        wanted = [*expected[common], expected[~common].sum()]
+        rest = wanted[-1] > 0
+        return stats.chisquare(found if rest else found[:-1], wanted if rest else wanted[:-1]).pvalue
+
+    assert p_value(temperature) > 1e-3
+    assert p_value(temperature * 1.2) < 1e-6
+    drawn = [reply for (reply,) in played.values()]
+    expected = (logits / temperature).log_softmax(-1)
+    assert all(reply.logprobs[0] == pytest.approx(expected[reply.token_ids[0]].item(), abs=1e-5) for reply in drawn)
+
+
+def test_replies_carry_the_version_that_sampled_them():
+    engine = LocalEngine(make_model(), version=3)
+    assert play(engine, {1: [(1, 2)]})[1][0].versions[0] == engine.version == 3
+    engine.publish(4)
+    (reply,) = play(engine, {1: [(1, 2)]})[1]
+    assert reply.versions == (4,) * len(reply.token_ids)
+
+
+def test_weights_change_between_conversations_only():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        session = engine.session(1)
+        await session.sample((1, 2), max_tokens=2, stop_ids=STOP)
+        with pytest.raises(SamplerError, match="1 conversations are open"):
+            engine.publish(1)
+        assert engine.version == 0
+        await session.close()
+        await session.close()
+        engine.publish(1)
+        assert engine.version == 1
+
+    run(scenario())
+
+
+def test_a_new_version_of_the_weights_meets_no_old_cache():
+    model = make_model()
+    engine = LocalEngine(model)
+    before = play(engine, PLANS)
+    with torch.no_grad():
+        model.embedding.weight.mul_(1.1)
+    engine.publish(1)
+    after = play(engine, PLANS)
+    assert gap(model, PLANS, after, 1.0) < 1e-5
+    assert gap(model, PLANS, before, 1.0) > 1e-3
+
+
+def refused(engine, context, max_tokens=3, close=False):
+    async def scenario():
+        session = engine.session(1)
+        if close:
+            await session.close()
+        try:
+            await session.sample(context, max_tokens=max_tokens, stop_ids=STOP)
+        finally:
+            await session.close()
+
+    with pytest.raises(SamplerError) as caught:
+        run(scenario())
+    return str(caught.value)
+
+
+def test_what_cannot_be_sampled_is_refused_in_words():
+    engine = LocalEngine(make_model())
+    assert "closed" in refused(engine, (1,), close=True)
+    assert "max_tokens is 0" in refused(engine, (1,), max_tokens=0)
+    assert "at least one context id" in refused(engine, ())
+    assert "prompt of 97 tokens exceeds the context of 96" in refused(engine, (1,) * 97)
+    assert "context of 96" in refused(engine, (1,) * 95, max_tokens=8)
+    with pytest.raises(SamplerError, match=r"temperature is 0\.0"):
+        LocalEngine(make_model(), temperature=0.0)
+    play(engine, PLANS)  # none of this has broken the engine
+
+
+def test_a_conversation_that_comes_too_late_is_refused():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        early = engine.session(1)
+        await early.sample((1, 2), max_tokens=2, stop_ids=STOP)
+        late = engine.session(2)
+        return await asyncio.gather(
+            early.sample((3,), max_tokens=2, stop_ids=STOP),
+            late.sample((1, 2), max_tokens=2, stop_ids=STOP),
+            return_exceptions=True,
+        )
+
+    for answer in run(scenario()):
+        assert isinstance(answer, SamplerError)
+        assert "1 conversations were opened after others had begun" in str(answer)
+
+
+def test_a_failure_in_the_model_reaches_everyone_who_waits():
+    async def scenario():
+        model = make_model()
+        engine = LocalEngine(model)
+        sessions = [engine.session(seed) for seed in range(3)]
+        with torch.no_grad():
+            model.norm.fill_(float("nan"))
+        asked = [session.sample((1, 2), max_tokens=4, stop_ids=STOP) for session in sessions]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for session in sessions:
+            await session.close()
+        return answers
+
+    answers = run(scenario())
+    assert len({id(answer) for answer in answers}) == 3
+    assert all(isinstance(answer, SamplerError) for answer in answers)
+
+
+def test_a_conversation_that_closes_lets_the_others_go_on():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        waiting, leaving = engine.session(1), engine.session(2)
+        asked = asyncio.ensure_future(waiting.sample((1, 2), max_tokens=2, stop_ids=STOP))
+        await asyncio.sleep(0.01)
+        assert not asked.done()  # a round begins when everyone waits
+        await leaving.close()
+        await asked
+        await waiting.close()
+
+    run(scenario())
+
+
+def test_a_caller_that_is_cancelled_does_not_hold_up_the_others():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        first, second = engine.session(1), engine.session(2)
+        gone = asyncio.ensure_future(first.sample((1, 2), max_tokens=3, stop_ids=STOP))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await first.close()
+        reply = await second.sample((1, 2), max_tokens=3, stop_ids=STOP)
+        await second.close()
+        return reply
+
+    assert run(scenario()).token_ids == play(LocalEngine(make_model()), {2: [(1, 2)]}, max_tokens=3)[2][0].token_ids

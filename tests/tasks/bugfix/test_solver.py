@@ -1,0 +1,138 @@
+"""The scripted solver: legal calls, mistakes where they are asked for, and a repair where none is."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.engine.scripted import ScriptedSession
+from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.rewards.programs import HiddenCalls
+from agentrl.rollout.attempt import AttemptId, attempt
+from agentrl.sandbox import Limits as SandboxLimits
+from agentrl.sandbox import WorkerPool
+from agentrl.tasks.bugfix import tiny
+from agentrl.tasks.bugfix.candidate import test_file
+from agentrl.tasks.bugfix.environment import BugFixEnvironment
+from agentrl.tasks.bugfix.solver import Mistakes, solve
+from agentrl.tasks.bugfix.validate import Validator, hidden_calls
+from agentrl.tokens.tiny import TinyRenderer, decode
+from agentrl.types import Stop, Task
+
+NONE = Mistakes(wrong_line=0.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
+RENDERER = TinyRenderer()
+BROKEN = 'def f(a, b):\n    """a minus b"""\n    return a + b\n'
+RIGHT = BROKEN.replace("+", "-")
+
+
+def calls(broken, reference, *, seed=0, mistakes=None, observed="failed f(1) == 2 expected 3"):
+    """The calls of a script that always hears the same."""
+    script = solve(broken, reference, rng=random.Random(seed), mistakes=mistakes or Mistakes())
+    made = [next(script)]
+    while True:
+        try:
+            made.append(script.send(observed))
+        except StopIteration:
+            return made
+
+
+def summary(made):
+    return [(call.name, *call.arguments.values()) for call in made]
+
+
+def test_without_mistakes_a_told_program_is_edited_once_tested_and_submitted():
+    repair = [("edit", 3, "return a - b"), ("test",), ("submit",)]
+    assert summary(calls(BROKEN, RIGHT, mistakes=NONE, observed="passed")) == repair
+
+
+def test_each_mistake_by_itself():
+    def only(name, **options):
+        mistakes = Mistakes(**{**dict.fromkeys(NONE.__dataclass_fields__, 0.0), name: 1.0})
+        return summary(calls(BROKEN, RIGHT, mistakes=mistakes, **options))
+
+    assert only("untested") == [("edit", 3, "return a - b"), ("submit",)]
+    assert only("gives_up") == [("edit", 3, "return a - b"), ("test",), ("submit",)]
+    first, *_ = only("wrong_edit")
+    assert first[:2] == ("edit", 3)
+    assert first[2] not in ("return a - b", "return a + b")
+
+
+def test_an_edit_of_a_right_line_is_tested_and_taken_back():
+    broken = 'def f(a, b):\n    """t is a minus b give t plus 1"""\n    t = a + b\n    return t + 1\n'
+    mistakes = Mistakes(wrong_line=1.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
+    wrong, test, back, repair, *_ = summary(calls(broken, broken.replace("a + b", "a - b"), mistakes=mistakes))
+    assert (wrong[:2], test, back) == (("edit", 4), ("test",), ("edit", 4, "return t + 1"))
+    assert wrong[2] != "return t + 1"
+    assert repair == ("edit", 3, "t = a - b")
+
+
+def test_a_silent_docstring_makes_the_first_edits_guesses():
+    broken, right = (text.replace("minus", "some") for text in (BROKEN, RIGHT))
+    firsts = {summary(calls(broken, right, seed=seed, mistakes=NONE))[0][2] for seed in range(40)}
+    assert "return a - b" in firsts
+    assert len(firsts) > 1
+    told = {summary(calls(BROKEN, RIGHT, seed=seed, mistakes=NONE))[0][2] for seed in range(40)}
+    assert told == {"return a - b"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["passed", "failed f(1) == 2 expected 3", "ok"]))
+def test_every_script_is_made_of_legal_calls_and_ends_with_submit(seed, observed):
+    rng = random.Random(seed)
+    for candidate in itertools.islice(tiny.candidates(rng), 3):
+        (broken,), (reference,) = candidate.files.values(), candidate.reference.values()
+        made = calls(broken, reference, seed=seed, observed=observed)
+        assert [call.name for call in made].count("submit") == 1
+        assert made[-1].name == "submit"
+        for call in made:
+            ids = RENDERER.write_call(call)
+            assert RENDERER.parse(ids, BugFixEnvironment.tool_specs()).tool_calls == (call,)
+            assert call.name != "edit" or 3 <= call.arguments["line"] <= len(broken.rstrip("\n").split("\n"))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(1, SandboxLimits(wall_s=2.0, cpu_s=2)) as pool:
+        yield pool
+
+
+def play(pool, validated, mistakes):
+    """One attempt of the solver for real: sandbox, environment, loop, tokens, hidden tests."""
+    candidate = validated.candidate
+    path, text = test_file(candidate, validated.visible)
+    broken, reference = candidate.files[tiny.MAIN_PATH], candidate.reference[tiny.MAIN_PATH]
+    task = Task(id="t", prompt=tiny.prompt(broken, f"test_{validated.failing}"), files={**candidate.files, path: text})
+    hidden = HiddenCalls(module=candidate.module, calls=hidden_calls(candidate), expected=validated.hidden)
+
+    class Tasks:
+        id = "t"
+
+        def environment(self, task):
+            return BugFixEnvironment(task, pool, hidden=hidden, main=tiny.MAIN_PATH)
+
+    script = solve(broken, reference, rng=random.Random(0), mistakes=mistakes)
+    session = ScriptedSession(script, RENDERER.write_call, decode)
+    identity = AttemptId(group_id="g", attempt=0, seed=0)
+    return asyncio.run(attempt(Tasks(), task, ToolLoop(RENDERER, Limits(turns=12)), session, identity))
+
+
+def test_without_mistakes_the_first_edit_repairs_every_told_task(pool):
+    stream = (c for c in tiny.candidates(random.Random(5)) if c.instruction == "told")
+    for validated in itertools.islice(Validator(pool).tasks(stream), 20):
+        trace = play(pool, validated, NONE)
+        assert trace.error is None
+        assert (trace.stop, trace.reward) == (Stop.DONE, 1.0)
+        said = [node.message.tool_calls[0].name for node in trace.nodes if node.message.role == "assistant"]
+        assert said == ["edit", "test", "submit"]
+
+
+def test_with_mistakes_it_fails_at_some(pool):
+    stream = tiny.candidates(random.Random(6))
+    mistakes = Mistakes(wrong_line=0.0, wrong_edit=1.0, untested=1.0, gives_up=0.0)
+    traces = [play(pool, validated, mistakes) for validated in itertools.islice(Validator(pool).tasks(stream), 8)]
+    assert all(trace.error is None and trace.reward is not None for trace in traces)
+    assert min(trace.reward for trace in traces) == 0.0
