@@ -37,9 +37,8 @@ PYTHON = (
 )
 NAMES = ("f", "a", "b", "c", "i", "n", "r", "t", "x", "xs")
 DOC = (
-    *("plus", "minus", "times", "above", "below", "at", "least", "most", "is", "isnt", "add", "from", "to", "each"),
-    *("some", "then", "otherwise", "when", "list", "count", "up", "under", "start", "of", "negative", "the", "give"),
-    *("also", "either", "largest", "smallest", "swap", "but"),
+    *("plus", "minus", "times", "above", "below", "reaching", "within", "is", "add", "from", "to", "under"),
+    *("some", "otherwise", "when", "list", "negative", "plain", "give"),
 )
 RESULTS = (
     *("fix", "ok", "error", "passed", "failed", "raised", "expected", "submitted", "done"),

@@ -18,7 +18,7 @@ from agentrl.types import Message
 MAIN_PATH = "prog.py"
 KINDS = (
     *("arithmetic", "comparison", "constant", "initial_value", "bound", "wrong_variable"),
-    *("swapped_arguments", "connective", "lost_negation", "index"),
+    *("swapped_arguments", "lost_negation"),
 )
 SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value", "bound"))
 SILENT_SHARE = 0.55
@@ -26,7 +26,7 @@ NUM_VISIBLE = 6
 NUM_HIDDEN = 12
 
 OPERATORS = {"+": "plus", "-": "minus", "*": "times"}
-COMPARISONS = {">": "above", "<": "below", ">=": "at least", "<=": "at most", "==": "is", "!=": "isnt"}
+COMPARISONS = {">": "above", "<": "below", ">=": "reaching", "<=": "within"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,12 @@ class _Draw:
         self.rng = rng
         self.constants: list[int] = []
 
-    def number(self, low: int = 1, high: int = 9) -> Slot:
+    def number(self, low: int = 1, high: int = 6) -> Slot:
         value = self.rng.randint(low, high)
         return Slot(code=str(value), word=str(value))
 
     def threshold(self) -> Slot:
-        slot = self.number(1, 8)
+        slot = self.number(1, 6)
         self.constants.append(int(slot.code))
         return slot
 
@@ -117,22 +117,6 @@ def _guard(draw: _Draw) -> Draft:
     )
 
 
-def _both(draw: _Draw) -> Draft:
-    k1, k2, cmp1, cmp2 = draw.threshold(), draw.threshold(), draw.comparison(), draw.comparison()
-    op, c = draw.operator(), draw.number()
-    join = Slot(code="and", word="and") if draw.rng.random() < 0.5 else Slot(code="or", word="or")
-    return Draft(
-        family="both",
-        arguments="a, b",
-        lines=(
-            (1, ("if a ", cmp1, " ", k1, " ", join, " b ", cmp2, " ", k2, ":")),
-            (2, ("return a ", op, " ", c)),
-            (1, ("return b",)),
-        ),
-        doc=("when a", cmp1, k1, join, "b", cmp2, k2, "a", op, c, "otherwise b"),
-    )
-
-
 def _filtered_sum(draw: _Draw) -> Draft:
     start, op, c, cmp, k = draw.number(0, 5), draw.operator(), draw.number(), draw.comparison(), draw.threshold()
     return Draft(
@@ -146,22 +130,6 @@ def _filtered_sum(draw: _Draw) -> Draft:
             (1, ("return t",)),
         ),
         doc=("from", start, "when x", cmp, k, "add x", op, c),
-    )
-
-
-def _count(draw: _Draw) -> Draft:
-    start, cmp, k, step = draw.number(0, 5), draw.comparison(), draw.threshold(), draw.number(1, 4)
-    return Draft(
-        family="count",
-        arguments="xs",
-        lines=(
-            (1, ("t = ", start)),
-            (1, ("for x in xs:",)),
-            (2, ("if x ", cmp, " ", k, ":")),
-            (3, ("t = t + ", step)),
-            (1, ("return t",)),
-        ),
-        doc=("from", start, "when x", cmp, k, "add", step),
     )
 
 
@@ -199,7 +167,7 @@ def _listing(draw: _Draw) -> Draft:
 
 def _steps(draw: _Draw) -> Draft:
     op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
-    sign = Slot(code="-c", word="negative c") if draw.rng.random() < 0.5 else Slot(code="c", word="c")
+    sign = Slot(code="-c", word="negative c") if draw.rng.random() < 0.5 else Slot(code="c", word="plain c")
     return Draft(
         family="steps",
         arguments="a, b",
@@ -209,25 +177,6 @@ def _steps(draw: _Draw) -> Draft:
             (1, ("return t ", op3, " ", sign)),
         ),
         doc=("c is a", op1, c1, "t is b", op2, c2, "give t", op3, sign),
-    )
-
-
-def _largest(draw: _Draw) -> Draft:
-    cmp, op, c = draw.comparison((">", "<")), draw.operator(), draw.number()
-    word = "largest" if cmp.code == ">" else "smallest"
-    named = Slot(code=cmp.code, word=word)
-    place = draw.number(0, 2)
-    return Draft(
-        family="largest",
-        arguments="xs",
-        lines=(
-            (1, ("t = xs[", place, "]")),
-            (1, ("for x in xs:",)),
-            (2, ("if x ", named, " t:")),
-            (3, ("t = x",)),
-            (1, ("return t ", op, " ", c)),
-        ),
-        doc=("from xs at", place, "to", named, "x give t", op, c),
     )
 
 
@@ -249,7 +198,7 @@ def _branches(draw: _Draw) -> Draft:
 
 
 TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (
-    *(_guard, _both, _filtered_sum, _count, _range_sum, _listing, _steps, _largest, _branches),
+    *(_guard, _filtered_sum, _range_sum, _listing, _steps, _branches),
 )
 
 
