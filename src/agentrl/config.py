@@ -69,7 +69,8 @@ class WarmStartConfig(Section):
     steps: int = Field(default=200, ge=0, description="optimizer steps; 0 starts from random weights")
     demonstrations: int = Field(default=2, ge=1, description="demonstrations of each training task")
     batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
-    learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate")
+    learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
+    matrix_learning_rate: float = Field(default=2e-2, gt=0, description="peak learning rate of Muon (matrices)")
     wrong_line: float = Field(default=0.1, ge=0, le=1, description="chance that an edit goes to a line that was right")
     wrong_edit: float = Field(default=0.3, ge=0, le=1, description="chance that an edit of the broken line is wrong")
     untested: float = Field(default=0.3, ge=0, le=1, description="chance that an edit is handed in without a test run")
@@ -86,6 +87,9 @@ class RlConfig(Section):
     groups_per_step: int = Field(default=12, ge=1, description="tasks in a step")
     group_size: int = Field(default=8, ge=2, description="attempts at each task, which share a baseline")
     learning_rate: float = Field(default=3e-4, ge=0, description="learning rate; 0 is the control that must not drift")
+    matrix_learning_rate: float = Field(
+        default=2e-3, ge=0, description="learning rate of Muon (matrices of the blocks)"
+    )
     epochs: int = Field(default=1, ge=1, description="passes over the samples of a step")
     clip_low: float = Field(default=0.2, gt=0, lt=1, description="the importance ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.28, gt=0, description="the importance ratio is clipped above 1 + clip_high")

@@ -29,7 +29,7 @@ from agentrl.train.checkpoint import (
     model_tensors,
     optimizer_tensors,
     read_checkpoint,
-    restore_optimizer,
+    restore_optimizers,
     write_checkpoint,
 )
 from agentrl.train.trainer import OptimizerSettings, Trainer
@@ -65,7 +65,9 @@ class RunContext:
     def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter) -> None:
         self.config, self.folder, self.reporter = config, folder, reporter
         self.progress = Progress()
-        self.pool = WorkerPool(config.sandbox.workers, JobLimits(wall_s=config.sandbox.wall_s))
+        self.pool = WorkerPool(
+            config.sandbox.workers, JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s)
+        )
         self.renderer = TinyRenderer()
         limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context)
         self.harness = ToolLoop(self.renderer, limits)
@@ -74,6 +76,7 @@ class RunContext:
         self.engine = LocalEngine(self.model, temperature=config.rl.temperature)
         self.trainer: Trainer | None = None
         self._sets: dict[tuple[str, int], BugFix] = {}
+        self._orders: dict[tuple[int, int, str], list[int]] = {}
 
     def close(self) -> None:
         """End the worker processes."""
@@ -108,10 +111,15 @@ class RunContext:
         drawn = []
         for position in range(step * count, (step + 1) * count):
             epoch, place = divmod(position, size)
-            order = list(range(size))
-            random.Random(derive_seed(self.config.seed, purpose, epoch)).shuffle(order)
-            drawn.append(order[place])
+            drawn.append(self._order(size, epoch, purpose)[place])
         return drawn
+
+    def _order(self, size: int, epoch: int, purpose: str) -> list[int]:
+        key = (size, epoch, purpose)
+        if key not in self._orders:
+            self._orders[key] = list(range(size))
+            random.Random(derive_seed(self.config.seed, purpose, epoch)).shuffle(self._orders[key])
+        return self._orders[key]
 
     # Time.
 
@@ -136,7 +144,7 @@ class RunContext:
         if self.progress.phase != phase:
             self.progress.phase, self.progress.step = phase, 0
         elif self.progress.step:
-            restore_optimizer(trainer.optimizer, self._restored)
+            restore_optimizers(trainer.optimizers, self._restored)
             trainer.steps = int(self._restored_steps)
         self.trainer = trainer
         return trainer
@@ -200,7 +208,7 @@ class RunContext:
         assert self.trainer is not None
         state = {"progress": asdict(self.progress), "optimizer_steps": self.trainer.steps}
         checkpoint = Checkpoint(
-            weights=model_tensors(self.model), optimizer=optimizer_tensors(self.trainer.optimizer), state=state
+            weights=model_tensors(self.model), optimizer=optimizer_tensors(self.trainer.optimizers), state=state
         )
         with self.timed("checkpoints"):
             write_checkpoint(self.folder.checkpoints, name, checkpoint)

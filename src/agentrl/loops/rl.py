@@ -166,6 +166,7 @@ def optimizer_settings(settings: RlConfig) -> OptimizerSettings:
     """The optimizer of the phase."""
     return OptimizerSettings(
         learning_rate=settings.learning_rate,
+        matrix_learning_rate=settings.matrix_learning_rate,
         total_steps=settings.steps * settings.epochs,
         final_fraction=settings.final_fraction,
         max_grad_norm=settings.max_grad_norm,

@@ -23,7 +23,11 @@ def warm_start(run: RunContext) -> None:
     trainer = run.start_phase(
         "warm_start",
         OptimizerSettings(
-            learning_rate=settings.learning_rate, total_steps=settings.steps, warmup_steps=20, final_fraction=0.05
+            learning_rate=settings.learning_rate,
+            matrix_learning_rate=settings.matrix_learning_rate,
+            total_steps=settings.steps,
+            warmup_steps=20,
+            final_fraction=0.05,
         ),
     )
     if run.progress.step >= settings.steps:
@@ -34,9 +38,7 @@ def warm_start(run: RunContext) -> None:
     run.reporter.phase("warm start", settings.steps)
     for step in range(run.progress.step, settings.steps):
         started = time.perf_counter()
-        groups = run.draw(
-            len(demonstrated), max(1, settings.batch_size // settings.demonstrations), step, "demonstrations"
-        )
+        groups = run.draw(len(demonstrated), tasks_per_step, step, "demonstrations")
         batch = [sample for index in groups for sample in demonstrated[index]]
         metrics = trainer.step(batch, supervised)
         seconds = time.perf_counter() - started

@@ -11,7 +11,7 @@ E width of a head, D width, V vocabulary, B rows of a sampling step, W new token
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.policy.kernels import pad_rows, rms_norm, rotate, squared_relu, unpad_rows
-from agentrl.train.packing import Batch
+from agentrl.train.packing import Batch, Bucket
 
 HIDDEN = -1e30
+ROTARY_BASE = 100.0
+"""Conversations have a hundred or two tokens; the usual base of 10,000 leaves half of the pairs without a turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ def rotary_table(context: int, head_width: int) -> Tensor:
     Queries are scaled by the attention's 1 / sqrt(head_width) in the same product. Source: RoFormer (2104.09864),
     section 3.2.2.
     """
-    frequency = 10000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    frequency = ROTARY_BASE ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
     angle = torch.arange(context, dtype=torch.float64)[:, None] * frequency[None, :]
     length = torch.tensor([1.0 / math.sqrt(head_width), 1.0], dtype=torch.float64)[:, None, None]
     return torch.polar(length.expand(context, 2, 1, head_width // 2), angle[:, None, None]).to(torch.complex64)
@@ -156,44 +158,44 @@ class TinyTransformer(nn.Module):
 class _PackedAttention:
     """Causal attention in which a continuation sees its group's prefix and itself, and a prefix sees itself.
 
-    The flat axis is laid out once as padded rows: first all prefixes (G, P), then all continuations (G, N, T).
+    The flat axis is laid out once as padded rows: first all prefixes (G, P), then bucket after bucket (R, T).
     """
 
     def __init__(self, batch: Batch) -> None:
-        self.groups, self.members, self.length = batch.own_index_GNT.shape
-        self.prefix = batch.prefix_index_GP.shape[1]
-        self.index_R = torch.cat((batch.prefix_index_GP.flatten(), batch.own_index_GNT.flatten()))
-        filled_R = torch.cat((batch.prefix_mask_GP.flatten(), batch.own_mask_GNT.flatten()))
-        self.empty = (~filled_R).nonzero().squeeze(-1)
+        self.buckets = batch.buckets
+        self.groups, self.prefix = batch.prefix_index_GP.shape
+        indices = (batch.prefix_index_GP, *(bucket.index_RT for bucket in batch.buckets))
+        masks = (batch.prefix_mask_GP, *(bucket.mask_RT for bucket in batch.buckets))
+        self.sizes = [index.numel() for index in indices]
+        self.index = torch.cat([index.flatten() for index in indices])
+        filled = torch.cat([mask.flatten() for mask in masks])
+        self.empty = (~filled).nonzero().squeeze(-1)
         self.row_M = torch.empty(len(batch.token_ids_M), dtype=torch.long)
-        self.row_M[self.index_R[filled_R]] = filled_R.nonzero().squeeze(-1)
+        self.row_M[self.index[filled]] = filled.nonzero().squeeze(-1)
         hidden = ~batch.prefix_mask_GP[:, None, None, :]
         self.prefix_bias = torch.where(hidden | _later(self.prefix), HIDDEN, 0.0)
         self.cross_bias = torch.where(hidden, HIDDEN, 0.0)
-        self.own_bias = torch.where(_later(self.length), HIDDEN, 0.0)
 
     def __call__(self, q_MHE: Tensor, k_MHE: Tensor, v_MHE: Tensor) -> Tensor:
         heads, width = v_MHE.shape[1:]
-        split = self.groups * self.prefix
-        padded = [pad_rows(x.flatten(1), self.index_R, self.row_M) for x in (q_MHE, k_MHE, v_MHE)]
-        qp, kp, vp = (x[:split].view(self.groups, self.prefix, heads, width).transpose(1, 2) for x in padded)
-        from_prefix = attend(qp, kp, vp, self.prefix_bias)
-        shape = (self.groups, self.members, self.length, heads, width)
-        qo, ko, vo = (x[split:].view(shape) for x in padded)
-        own = self._continuations(qo, ko.transpose(2, 3), vo.transpose(2, 3), kp, vp)
-        rows = torch.cat((from_prefix.transpose(1, 2).reshape(split, heads * width), own.reshape(-1, heads * width)))
-        return unpad_rows(rows, self.index_R, self.row_M, self.empty)
+        padded = (pad_rows(x.flatten(1), self.index, self.row_M) for x in (q_MHE, k_MHE, v_MHE))
+        parts = list(zip(*(x.view(-1, heads, width).split(self.sizes) for x in padded), strict=True))
+        q, k, v = (x.view(self.groups, self.prefix, heads, width).transpose(1, 2) for x in parts[0])
+        out = [attend(q, k, v, self.prefix_bias).transpose(1, 2).reshape(-1, heads * width)]
+        for bucket, part in zip(self.buckets, parts[1:], strict=True):
+            own = [x.view(*bucket.index_RT.shape, heads, width).transpose(1, 2) for x in part]
+            attended = self._continue(bucket, own, k, v)
+            out.append(attended.transpose(1, 2).reshape(-1, heads * width))
+        return unpad_rows(torch.cat(out), self.index, self.row_M, self.empty)
 
-    def _continuations(self, qo: Tensor, ko: Tensor, vo: Tensor, kp: Tensor, vp: Tensor) -> Tensor:
-        """Queries (G, N, T, H, E) over keys of the prefix (G, H, P, E) and of their own (G, N, H, T, E)."""
-        to_prefix = qo.permute(0, 3, 1, 2, 4).flatten(2, 3) @ kp.transpose(-1, -2) + self.cross_bias
-        to_prefix = to_prefix.view(*to_prefix.shape[:2], self.members, self.length, self.prefix).transpose(1, 2)
-        to_own = qo.transpose(2, 3) @ ko.transpose(-1, -2) + self.own_bias
+    def _continue(self, bucket: Bucket, own: Sequence[Tensor], prefix_k: Tensor, prefix_v: Tensor) -> Tensor:
+        """Own queries (R, H, T, E) over the keys of the group's prefix (G, H, P, E) and over their own."""
+        q, k, v = own
+        prefix_k, prefix_v = (x.index_select(0, bucket.group_R) for x in (prefix_k, prefix_v))
+        to_prefix = q @ prefix_k.transpose(-1, -2) + self.cross_bias.index_select(0, bucket.group_R)
+        to_own = q @ k.transpose(-1, -2) + torch.where(_later(q.shape[2]), HIDDEN, 0.0)
         weight = torch.cat((to_prefix, to_own), dim=-1).softmax(-1)
-        on_prefix = weight[..., : self.prefix].transpose(1, 2).flatten(2, 3) @ vp
-        on_own = weight[..., self.prefix :] @ vo
-        on_prefix = on_prefix.view(*on_prefix.shape[:2], self.members, self.length, -1).permute(0, 2, 3, 1, 4)
-        return on_prefix + on_own.transpose(2, 3)
+        return weight[..., : self.prefix] @ prefix_v + weight[..., self.prefix :] @ v
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,19 +87,25 @@ def latest_checkpoint(root: Path) -> Path | None:
     return root / pointer.read_text(encoding="utf-8") if pointer.exists() else None
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as flat names (``<parameter index>.<field>``)."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{field}": value for index, fields in state.items() for field, value in fields.items()}
+def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The optimizers' state under flat names (``<optimizer>.<parameter>.<field>``)."""
+    return {
+        f"{number}.{index}.{field}": value
+        for number, optimizer in enumerate(optimizers)
+        for index, fields in optimizer.state_dict()["state"].items()
+        for field, value in fields.items()
+    }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        index, field = name.split(".")
-        state.setdefault(int(index), {})[field] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for number, optimizer in enumerate(optimizers):
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            owner, index, field = name.split(".")
+            if int(owner) == number:
+                state.setdefault(int(index), {})[field] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ The samples of a group begin with the same ids (the prompt, often more). That pr
 and every sample continues it, so its forward and backward pass are paid once; the result is exact. Tokens of all
 prefixes and continuations lie in one flat, unpadded axis; only attention sees padded shapes.
 
-Shape suffixes: M flat tokens, G groups, P prefix length, N samples of a group, T continuation length,
+Shape suffixes: M flat tokens, G groups, P prefix length, R continuations of a bucket, T continuation length,
 K tokens that are trained.
 """
 
@@ -36,6 +36,15 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """Continuations of like length: their flat positions (R, T), which of those are filled, and each one's group."""
+
+    index_RT: Tensor
+    mask_RT: Tensor
+    group_R: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """One micro-batch as tensors, with the counts of the whole step.
 
@@ -49,8 +58,7 @@ class Batch:
     positions_M: Tensor
     prefix_index_GP: Tensor
     prefix_mask_GP: Tensor
-    own_index_GNT: Tensor
-    own_mask_GNT: Tensor
+    buckets: tuple[Bucket, ...]
     predictor_K: Tensor
     target_K: Tensor
     advantages_K: Tensor
@@ -86,13 +94,14 @@ def micro_batches(samples: Sequence[Sample], *, max_tokens: int) -> Iterator[Bat
     size = 0
     for group in _by_group(samples):
         rows = _rows(group)
-        tokens = sum(len(row.token_ids) for row in rows)
+        if not rows:
+            continue
+        tokens = sum(len(row.token_ids) for row in rows) - (len(rows) - 1) * _shared(rows)
         if pending and size + tokens > max_tokens:
             yield _tensors(pending, counts)
             pending, size = [], 0
-        if rows:
-            pending.append(rows)
-            size += tokens
+        pending.append(rows)
+        size += tokens
     if pending:
         yield _tensors(pending, counts)
 
@@ -163,15 +172,13 @@ class _Layout:
 
     def __init__(self, groups: Sequence[Sequence[_Row]]) -> None:
         prefixes = [_shared(rows) for rows in groups]
-        own = max(len(row.token_ids) - prefix for rows, prefix in zip(groups, prefixes, strict=True) for row in rows)
         self.prefix_index = np.zeros((len(groups), max(prefixes)), dtype=np.int64)
         self.prefix_mask = np.zeros(self.prefix_index.shape, dtype=bool)
-        self.own_index = np.zeros((len(groups), max(map(len, groups)), own), dtype=np.int64)
-        self.own_mask = np.zeros(self.own_index.shape, dtype=bool)
         self.token_ids: list[np.ndarray] = []
         self.previous_ids: list[np.ndarray] = []
         self.positions: list[np.ndarray] = []
         self.predictors: list[np.ndarray] = []
+        self.continuations: list[tuple[int, np.ndarray]] = []
         self.size = 0
         for g, (rows, prefix) in enumerate(zip(groups, prefixes, strict=True)):
             self._add_group(g, rows, prefix)
@@ -180,13 +187,20 @@ class _Layout:
         self.prefix_index[g, :prefix] = self._add_span(rows[0], 0, prefix)
         self.prefix_mask[g, :prefix] = True
         last_of_prefix = self.size - 1
-        for n, row in enumerate(rows):
-            own = len(row.token_ids) - prefix
+        for row in rows:
             flat = self._add_span(row, prefix, len(row.token_ids))
-            self.own_index[g, n, :own] = flat
-            self.own_mask[g, n, :own] = True
+            self.continuations.append((g, flat))
             before = row.trained - 1
             self.predictors.append(np.where(before < prefix, last_of_prefix, flat[0] + before - prefix))
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The continuations, shortest first, cut where padding to the longest of a bucket would cost much."""
+        cut: list[list[tuple[int, np.ndarray]]] = []
+        for group, flat in sorted(self.continuations, key=lambda continuation: len(continuation[1])):
+            if not cut or len(flat) > 1.25 * len(cut[-1][0][1]) + 6:
+                cut.append([])
+            cut[-1].append((group, flat))
+        return tuple(_bucket(continuations) for continuations in cut)
 
     def _add_span(self, row: _Row, start: int, stop: int) -> np.ndarray:
         """Append the tokens of a sample from ``start`` to ``stop``. Returns their places on the flat axis."""
@@ -195,6 +209,16 @@ class _Layout:
         self.positions.append(np.arange(start, stop))
         self.size += stop - start
         return np.arange(self.size - (stop - start), self.size)
+
+
+def _bucket(continuations: Sequence[tuple[int, np.ndarray]]) -> Bucket:
+    index = np.zeros((len(continuations), len(continuations[-1][1])), dtype=np.int64)
+    mask = np.zeros(index.shape, dtype=bool)
+    for row, (_, flat) in enumerate(continuations):
+        index[row, : len(flat)] = flat
+        mask[row, : len(flat)] = True
+    groups = np.array([group for group, _ in continuations])
+    return Bucket(index_RT=torch.from_numpy(index), mask_RT=torch.from_numpy(mask), group_R=torch.from_numpy(groups))
 
 
 def _shared(rows: Sequence[_Row]) -> int:
@@ -211,8 +235,7 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         positions_M=torch.from_numpy(np.concatenate(layout.positions)),
         prefix_index_GP=torch.from_numpy(layout.prefix_index),
         prefix_mask_GP=torch.from_numpy(layout.prefix_mask),
-        own_index_GNT=torch.from_numpy(layout.own_index),
-        own_mask_GNT=torch.from_numpy(layout.own_mask),
+        buckets=layout.buckets(),
         predictor_K=torch.from_numpy(np.concatenate(layout.predictors)),
         target_K=torch.from_numpy(np.concatenate([row.token_ids[row.trained] for row in rows])),
         advantages_K=_gather(rows, lambda sample: sample.advantages),

@@ -77,37 +77,42 @@ def score_tokens(model: TinyTransformer, batch: Batch, temperature: float = 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with a linear warm-up and a linear descent to ``final_fraction`` of the peak over ``total_steps``."""
+    """Muon for the matrices of the blocks and AdamW for everything else, on one schedule: a linear warm-up, then a
+    linear descent to ``final_fraction`` of the peak over ``total_steps``.
+
+    Sources: Muon, Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; AdamW, 1711.05101.
+    """
 
     learning_rate: float
+    matrix_learning_rate: float
     total_steps: int
     warmup_steps: int = 5
     final_fraction: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
+    momentum: float = 0.9
     max_grad_norm: float = 1.0
     max_tokens: int = 8192
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step (from 0)."""
+    def scale(self, step: int) -> float:
+        """The share of the peak learning rates at a step (from 0)."""
         warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
         done = min(1.0, step / max(1, self.total_steps))
-        return self.learning_rate * warm * (1.0 - (1.0 - self.final_fraction) * done)
+        return warm * (1.0 - (1.0 - self.final_fraction) * done)
 
 
 class Trainer:
-    """Owns the optimizer of a model."""
+    """Owns the optimizers of a model."""
 
     def __init__(self, model: TinyTransformer, settings: OptimizerSettings) -> None:
         self.model = model
         self.settings = settings
         self.steps = 0
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            foreach=True,
+        matrices = [parameter for block in model.layers for parameter in block.parameters() if parameter.ndim == 2]
+        held = {id(parameter) for parameter in matrices}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in held]
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.AdamW(others, lr=settings.learning_rate, betas=settings.betas, weight_decay=0.0, foreach=True),
+            torch.optim.Muon(matrices, lr=settings.matrix_learning_rate, momentum=settings.momentum, weight_decay=0.0),
         )
 
     def step(self, samples: Sequence[Sample], loss: Loss, *, temperature: float = 1.0) -> dict[str, float]:
@@ -123,7 +128,7 @@ class Trainer:
         num_trained = sum(count(samples).weight.values())
         if not num_trained:
             raise TrainerError(f"none of the {len(samples)} samples has a trained token; skip the step")
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         means: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
         maxima: dict[str, float] = {}
         for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
@@ -141,9 +146,11 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
         if not torch.isfinite(norm):
             raise TrainerError(f"the gradient norm is {float(norm)}; the step was not taken")
-        rate = self.settings.rate(self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        scale = self.settings.scale(self.steps)
+        peaks = (self.settings.learning_rate, self.settings.matrix_learning_rate)
+        for optimizer, peak in zip(self.optimizers, peaks, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * scale
+            optimizer.step()
         self.steps += 1
-        return {"optimizer_steps": 1, "grad_norm": float(norm), "learning_rate": rate}
+        return {"optimizer_steps": 1, "grad_norm": float(norm), "learning_rate": self.settings.learning_rate * scale}

@@ -8,6 +8,7 @@ this is what makes several turns matter.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,17 +17,24 @@ from agentrl.tasks.bugfix.mutations import Mutation, mutations
 from agentrl.types import Message
 
 MAIN_PATH = "prog.py"
-KINDS = (
-    *("arithmetic", "comparison", "constant", "initial_value", "bound", "wrong_variable"),
-    *("swapped_arguments", "lost_negation"),
-)
+KIND_WEIGHTS = {
+    "arithmetic": 3,
+    "comparison": 3,
+    "constant": 3,
+    "initial_value": 2,
+    "bound": 2,
+    "wrong_variable": 1,
+    "swapped_arguments": 1,
+    "lost_negation": 1,
+}
+KINDS = tuple(KIND_WEIGHTS)
 SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value", "bound"))
-SILENT_SHARE = 0.55
+SILENT_SHARE = 0.4
 NUM_VISIBLE = 6
 NUM_HIDDEN = 12
 
-OPERATORS = {"+": "plus", "-": "minus", "*": "times"}
-COMPARISONS = {">": "above", "<": "below", ">=": "reaching", "<=": "within"}
+OPERATORS = {"+": "+", "-": "-", "*": "*"}
+COMPARISONS = {">": ">", "<": "<", ">=": ">=", "<=": "<="}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +93,12 @@ class _Draw:
         self.rng = rng
         self.constants: list[int] = []
 
-    def number(self, low: int = 1, high: int = 6) -> Slot:
+    def number(self, low: int = 1, high: int = 5) -> Slot:
         value = self.rng.randint(low, high)
         return Slot(code=str(value), word=str(value))
 
     def threshold(self) -> Slot:
-        slot = self.number(1, 6)
+        slot = self.number(1, 5)
         self.constants.append(int(slot.code))
         return slot
 
@@ -103,17 +111,21 @@ class _Draw:
         return Slot(code=code, word=COMPARISONS[code])
 
 
-def _guard(draw: _Draw) -> Draft:
-    op1, op2, c, k, cmp = draw.operator(), draw.operator(), draw.number(), draw.threshold(), draw.comparison()
+def _choice(draw: _Draw) -> Draft:
+    cmp, k, op1, c1, op2, c2 = (
+        *(draw.comparison(), draw.threshold()),
+        *(draw.operator(), draw.number(), draw.operator(), draw.number()),
+    )
     return Draft(
-        family="guard",
-        arguments="a, b",
+        family="choice",
+        arguments="x",
         lines=(
-            (1, ("if a ", cmp, " ", k, ":")),
-            (2, ("return a ", op1, " b")),
-            (1, ("return b ", op2, " ", c)),
+            (1, ("if x ", cmp, " ", k, ":")),
+            (2, ("return x ", op1, " ", c1)),
+            (1, ("return x ", op2, " ", c2)),
         ),
-        doc=("when a", cmp, k, "a", op1, "b otherwise b", op2, c),
+        doc=("when x", cmp, k, "give x", op1, c1, "otherwise x", op2, c2),
+        constants=tuple(draw.constants),
     )
 
 
@@ -135,7 +147,7 @@ def _filtered_sum(draw: _Draw) -> Draft:
 
 def _range_sum(draw: _Draw) -> Draft:
     start, op, c, low = draw.number(0, 5), draw.operator(), draw.number(), draw.number(0, 3)
-    upto = Slot(code="n + 1", word="to n") if draw.rng.random() < 0.5 else Slot(code="n", word="under n")
+    upto = Slot(code="n + 1", word="n + 1") if draw.rng.random() < 0.5 else Slot(code="n", word="n")
     return Draft(
         family="range_sum",
         arguments="n",
@@ -145,7 +157,7 @@ def _range_sum(draw: _Draw) -> Draft:
             (2, ("t = t + i ", op, " ", c)),
             (1, ("return t",)),
         ),
-        doc=("from", start, "for i from", low, upto, "add i", op, c),
+        doc=("from", start, "for i from", low, "to", upto, "add i", op, c),
     )
 
 
@@ -167,39 +179,20 @@ def _listing(draw: _Draw) -> Draft:
 
 def _steps(draw: _Draw) -> Draft:
     op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
-    sign = Slot(code="-c", word="negative c") if draw.rng.random() < 0.5 else Slot(code="c", word="plain c")
+    sign = Slot(code="-c", word="-c") if draw.rng.random() < 0.5 else Slot(code="c", word="c")
     return Draft(
         family="steps",
         arguments="a, b",
         lines=(
             (1, ("c = a ", op1, " ", c1)),
-            (1, ("t = b ", op2, " ", c2)),
-            (1, ("return t ", op3, " ", sign)),
+            (1, ("b = b ", op2, " ", c2)),
+            (1, ("return b ", op3, " ", sign)),
         ),
-        doc=("c is a", op1, c1, "t is b", op2, c2, "give t", op3, sign),
+        doc=("c is a", op1, c1, "b is b", op2, c2, "give b", op3, sign),
     )
 
 
-def _branches(draw: _Draw) -> Draft:
-    cmp = draw.comparison((">", "<", ">=", "<="))
-    op1, op2, c1, c2 = draw.operator(), draw.operator(), draw.number(), draw.number()
-    return Draft(
-        family="branches",
-        arguments="a, b",
-        lines=(
-            (1, ("if a ", cmp, " b:")),
-            (2, ("t = a ", op1, " ", c1)),
-            (1, ("else:",)),
-            (2, ("t = b ", op2, " ", c2)),
-            (1, ("return t",)),
-        ),
-        doc=("when a", cmp, "b t is a", op1, c1, "otherwise t is b", op2, c2),
-    )
-
-
-TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (
-    *(_guard, _filtered_sum, _range_sum, _listing, _steps, _branches),
-)
+TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (*(_choice, _filtered_sum, _range_sum, _listing, _steps),)
 
 
 def candidates(rng: random.Random) -> Iterator[Candidate]:
@@ -207,10 +200,11 @@ def candidates(rng: random.Random) -> Iterator[Candidate]:
     while True:
         draw = _Draw(rng)
         draft = rng.choice(TEMPLATES)(draw)
-        found = mutations(draft.source(), kinds=KINDS)
+        found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(draft, mutation)]
         if not found:
             continue
-        kind = rng.choice(sorted({mutation.kind for mutation in found}))
+        kinds = sorted({mutation.kind for mutation in found})
+        kind = rng.choices(kinds, [KIND_WEIGHTS[kind] for kind in kinds])[0]
         mutation = rng.choice([mutation for mutation in found if mutation.kind == kind])
         yield _candidate(rng, draft, mutation, tuple(draw.constants))
 
@@ -239,6 +233,15 @@ def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: 
     )
 
 
+def _is_small(draft: Draft, mutation: Mutation) -> bool:
+    """Whether a wrong number is next to the right one, so that a few tries find it where the docstring is silent."""
+    before, after = (
+        [int(number) for number in re.findall(r"\d+", text.split("\n")[mutation.line - 1])]
+        for text in (draft.source(), mutation.source)
+    )
+    return len(before) != len(after) or all(abs(x - y) <= 1 for x, y in zip(before, after, strict=True))
+
+
 def _difference(before: str, after: str) -> tuple[int, int]:
     """1-based line and 0-based column of the first character in which two programs differ."""
     for number, (left, right) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), start=1):
@@ -261,7 +264,7 @@ def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Rand
             return ([near(rng) for _ in range(rng.randint(3, 5))],)
         if arguments == "n":
             return (rng.randint(1, 12),)
-        return (near(rng), near(rng))
+        return (rng.randint(-4, 12),) if arguments == "x" else (near(rng), near(rng))
 
     return draw
 
