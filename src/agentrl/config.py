@@ -71,8 +71,8 @@ class WarmStartConfig(Section):
     batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
     learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
     matrix_learning_rate: float = Field(default=2e-2, gt=0, description="peak learning rate of Muon (matrices)")
-    wrong_line: float = Field(default=0.1, ge=0, le=1, description="chance that an edit goes to a line that was right")
-    wrong_edit: float = Field(default=0.3, ge=0, le=1, description="chance that an edit of the broken line is wrong")
+    meddles: float = Field(default=0.35, ge=0, le=1, description="chance that a right line is edited too, untested")
+    wrong_edit: float = Field(default=0.1, ge=0, le=1, description="chance that an edit of the broken line is wrong")
     untested: float = Field(default=0.3, ge=0, le=1, description="chance that an edit is handed in without a test run")
     gives_up: float = Field(
         default=0.15, ge=0, le=1, description="chance that a failing test run is followed by submit"

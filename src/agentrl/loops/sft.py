@@ -68,7 +68,7 @@ async def _demonstrate_all(run: RunContext) -> list[list[Sample]]:
 async def _demonstrate(run: RunContext, task: Task, number: int) -> Trace:
     settings = run.config.warm_start
     mistakes = Mistakes(
-        wrong_line=settings.wrong_line,
+        meddles=settings.meddles,
         wrong_edit=settings.wrong_edit,
         untested=settings.untested,
         gives_up=settings.gives_up,

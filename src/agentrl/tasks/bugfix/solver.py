@@ -18,16 +18,16 @@ class Mistakes:
     """Probabilities of the solver's mistakes.
 
     Attributes:
-        wrong_line: an edit goes to a line that was right.
         wrong_edit: an edit of the broken line is another one than the repair.
+        meddles: after an edit of the broken line, a line that was right is edited too, and all is handed in untested.
         untested: an edit is not followed by a test run.
         gives_up: a failing test run is followed by submitting.
     """
 
-    wrong_line: float = 0.15
-    wrong_edit: float = 0.4
-    untested: float = 0.35
-    gives_up: float = 0.2
+    wrong_edit: float = 0.1
+    meddles: float = 0.35
+    untested: float = 0.3
+    gives_up: float = 0.3
 
 
 def solve(broken: str, reference: str, *, rng: random.Random, mistakes: Mistakes, max_edits: int = 3) -> Script:
@@ -35,9 +35,10 @@ def solve(broken: str, reference: str, *, rng: random.Random, mistakes: Mistakes
     line, repair, alternatives = _repairs(broken, reference)
     guesses = _guesses(rng, repair, alternatives, silent="some" in reference.split("\n")[1], mistakes=mistakes)
     for number in range(max_edits):
-        if rng.random() < mistakes.wrong_line:
-            yield from _spoil(rng, broken, line)
         yield ToolCall(name="edit", arguments={"line": line, "text": guesses[min(number, len(guesses) - 1)]})
+        if rng.random() < mistakes.meddles:
+            yield from _meddle(rng, broken, line)
+            break
         if rng.random() < mistakes.untested:
             break
         observed = yield ToolCall(name="test")
@@ -46,16 +47,12 @@ def solve(broken: str, reference: str, *, rng: random.Random, mistakes: Mistakes
     yield ToolCall(name="submit")
 
 
-def _spoil(rng: random.Random, broken: str, line: int) -> Generator[ToolCall, str, None]:
-    """An edit of a line that was right, taken back when a test run follows."""
-    others = [m for m in mutations(broken, kinds=KINDS) if m.line not in (line, 2)]
-    if not others:
-        return
-    mutation = rng.choice(others)
-    before = _line(broken, mutation.line)
-    yield ToolCall(name="edit", arguments={"line": mutation.line, "text": _line(mutation.source, mutation.line)})
-    yield ToolCall(name="test")
-    yield ToolCall(name="edit", arguments={"line": mutation.line, "text": before})
+def _meddle(rng: random.Random, broken: str, line: int) -> Generator[ToolCall, str, None]:
+    """A wrong edit of a line that was right."""
+    others = [mutation for mutation in mutations(broken, kinds=KINDS) if mutation.line not in (line, 2)]
+    if others:
+        chosen = rng.choice(others)
+        yield ToolCall(name="edit", arguments={"line": chosen.line, "text": _line(chosen.source, chosen.line)})
 
 
 def _guesses(

@@ -29,7 +29,7 @@ KIND_WEIGHTS = {
 }
 KINDS = tuple(KIND_WEIGHTS)
 SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value", "bound"))
-SILENT_SHARE = 0.4
+SILENT_SHARE = 0.33
 NUM_VISIBLE = 6
 NUM_HIDDEN = 12
 
@@ -124,7 +124,7 @@ def _choice(draw: _Draw) -> Draft:
             (2, ("return x ", op1, " ", c1)),
             (1, ("return x ", op2, " ", c2)),
         ),
-        doc=("when x", cmp, k, "give x", op1, c1, "otherwise x", op2, c2),
+        doc=("if x", cmp, k, "give x", op1, c1, "otherwise x", op2, c2),
         constants=tuple(draw.constants),
     )
 
@@ -141,7 +141,7 @@ def _filtered_sum(draw: _Draw) -> Draft:
             (3, ("t = t + x ", op, " ", c)),
             (1, ("return t",)),
         ),
-        doc=("from", start, "when x", cmp, k, "add x", op, c),
+        doc=("t =", start, "if x", cmp, k, "add x", op, c),
     )
 
 
@@ -157,7 +157,7 @@ def _range_sum(draw: _Draw) -> Draft:
             (2, ("t = t + i ", op, " ", c)),
             (1, ("return t",)),
         ),
-        doc=("from", start, "for i from", low, "to", upto, "add i", op, c),
+        doc=("t =", start, "i in range", low, "to", upto, "add i", op, c),
     )
 
 
@@ -173,7 +173,7 @@ def _listing(draw: _Draw) -> Draft:
             (3, ("r.append(x ", op, " ", c, ")")),
             (1, ("return r",)),
         ),
-        doc=("when x", cmp, k, "list x", op, c),
+        doc=("if x", cmp, k, "list x", op, c),
     )
 
 
@@ -188,7 +188,7 @@ def _steps(draw: _Draw) -> Draft:
             (1, ("b = b ", op2, " ", c2)),
             (1, ("return b ", op3, " ", sign)),
         ),
-        doc=("c is a", op1, c1, "b is b", op2, c2, "give b", op3, sign),
+        doc=("c = a", op1, c1, "b = b", op2, c2, "give b", op3, sign),
     )
 
 
