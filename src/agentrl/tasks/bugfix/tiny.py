@@ -21,8 +21,8 @@ KIND_WEIGHTS = {
     "arithmetic": 3,
     "comparison": 3,
     "constant": 3,
-    "initial_value": 2,
-    "bound": 2,
+    "initial_value": 4,
+    "bound": 4,
     "wrong_variable": 1,
     "swapped_arguments": 1,
     "lost_negation": 1,
@@ -93,12 +93,12 @@ class _Draw:
         self.rng = rng
         self.constants: list[int] = []
 
-    def number(self, low: int = 1, high: int = 5) -> Slot:
+    def number(self, low: int = 1, high: int = 3) -> Slot:
         value = self.rng.randint(low, high)
         return Slot(code=str(value), word=str(value))
 
     def threshold(self) -> Slot:
-        slot = self.number(1, 5)
+        slot = self.number(1, 3)
         self.constants.append(int(slot.code))
         return slot
 
@@ -130,7 +130,7 @@ def _choice(draw: _Draw) -> Draft:
 
 
 def _filtered_sum(draw: _Draw) -> Draft:
-    start, op, c, cmp, k = draw.number(0, 5), draw.operator(), draw.number(), draw.comparison(), draw.threshold()
+    start, op, c, cmp, k = draw.number(0, 3), draw.operator(), draw.number(), draw.comparison(), draw.threshold()
     return Draft(
         family="filtered_sum",
         arguments="xs",
@@ -146,7 +146,7 @@ def _filtered_sum(draw: _Draw) -> Draft:
 
 
 def _range_sum(draw: _Draw) -> Draft:
-    start, op, c, low = draw.number(0, 5), draw.operator(), draw.number(), draw.number(0, 3)
+    start, op, c, low = draw.number(0, 3), draw.operator(), draw.number(), draw.number(0, 3)
     upto = Slot(code="n + 1", word="n + 1") if draw.rng.random() < 0.5 else Slot(code="n", word="n")
     return Draft(
         family="range_sum",
