@@ -24,7 +24,7 @@ class GuessNumber(ToolEnvironment):
             return Observation(content="right", done=True)
         return "higher" if number < hidden else "lower"
 
-    async def score(self, trace):  # noqa: ARG002
+    async def score(self, trace):
         return [Score(name="found", value=float(self.found))]
 
 

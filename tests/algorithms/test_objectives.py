@@ -18,7 +18,7 @@ def tensor(values, dtype=torch.float64):
     return torch.tensor(values, dtype=dtype)
 
 
-def loop_reinforce(x, old, advantage):  # noqa: ARG001
+def loop_reinforce(x, old, advantage):
     return -advantage * x
 
 
@@ -28,11 +28,11 @@ def loop_ppo_clip(x, old, advantage):
     return -min(ratio * advantage, clipped * advantage)
 
 
-def loop_cross_entropy(x, old, advantage):  # noqa: ARG001
+def loop_cross_entropy(x, old, advantage):
     return -x
 
 
-def loop_value_loss(x, old, advantage):  # noqa: ARG001
+def loop_value_loss(x, old, advantage):
     return (x - advantage) ** 2
 
 
@@ -44,11 +44,11 @@ def call_ppo_clip(x, old, advantages, mask):
     return ppo_clip(x, old, advantages, mask, clip_low=0.2, clip_high=0.3).loss_T
 
 
-def call_cross_entropy(x, old, advantages, mask):  # noqa: ARG001
+def call_cross_entropy(x, old, advantages, mask):
     return cross_entropy(x, mask)
 
 
-def call_value_loss(x, old, advantages, mask):  # noqa: ARG001
+def call_value_loss(x, old, advantages, mask):
     return value_loss(x, advantages, mask)
 
 
@@ -102,7 +102,7 @@ def test_gradient_agrees_with_finite_differences(objective, loop, tokens):
 @every_objective
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("poison", POISON)
-def test_what_stands_behind_the_mask_changes_nothing_to_the_bit(objective, loop, dtype, poison):  # noqa: ARG001
+def test_what_stands_behind_the_mask_changes_nothing_to_the_bit(objective, loop, dtype, poison):
     mask = torch.tensor([True, False, True, False])
 
     def run(hidden):
@@ -126,7 +126,7 @@ def test_multiplying_by_the_mask_would_fail_that_check():
 
 
 @every_objective
-def test_nan_at_a_trained_token_comes_out_as_nan(objective, loop):  # noqa: ARG001
+def test_nan_at_a_trained_token_comes_out_as_nan(objective, loop):
     mask = torch.tensor([True, True])
     assert objective(tensor([math.nan, -1]), tensor([-1, -1]), tensor([1, 1]), mask).isnan().tolist() == [True, False]
 

@@ -27,7 +27,7 @@ def test_a_run_as_json(agentrl: Command, run_folder: RunFolder) -> None:
     assert found["traces"] == ["rl-3-0", "rl-3-1"]
 
 
-def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolder) -> None:
     out = agentrl("show", "latest", "--trace", "rl-3-1").stdout
     for text in (
         "[0] user  (2 tokens given, 0 sampled)",
@@ -40,7 +40,7 @@ def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolde
     assert "logprob" not in out
 
 
-def test_tokens_are_shown_with_logprob_and_weight(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+def test_tokens_are_shown_with_logprob_and_weight(agentrl: Command, run_folder: RunFolder) -> None:
     out = agentrl("show", "latest", "--trace", "rl-3-0", "--tokens").stdout
     rows = [line.split() for line in out.splitlines()]
     assert ["0", "'<user>'", "no"] in rows  # given: no logprob, not trained
@@ -48,7 +48,7 @@ def test_tokens_are_shown_with_logprob_and_weight(agentrl: Command, run_folder: 
     assert ["3", "'<end>'", "-1.5000", "7", "yes", "+0.500"] in rows  # the stop token too
 
 
-def test_an_attempt_as_json_has_its_reward(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+def test_an_attempt_as_json_has_its_reward(agentrl: Command, run_folder: RunFolder) -> None:
     found = json.loads(agentrl("show", "latest", "--trace", "rl-3-0", "--json").stdout)
     assert (found["id"], found["reward"], found["stop"]) == ("rl-3-0", 1.0, "max_turns")
 
@@ -69,7 +69,7 @@ def test_a_run_without_a_summary_says_how_to_go_on(agentrl: Command, run_folder:
 )
 def test_bad_input_is_one_line_on_stderr(
     agentrl: Command,
-    run_folder: RunFolder,  # noqa: ARG001
+    run_folder: RunFolder,
     words: list[str],
     message: str,
 ) -> None:

@@ -80,7 +80,7 @@ def test_without_torch_training_says_what_to_install(agentrl: Command, recipe: s
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: RunFolder) -> None:  # noqa: ARG001
+def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: RunFolder) -> None:
     for words in (["--rl.steps", "9"], ["another-recipe"]):
         done = agentrl("train", *words, "--resume", "latest")
         assert done.returncode == 2
@@ -144,6 +144,6 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
 
 def test_the_handler_of_before_is_put_back() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with stop_on_interrupt(lambda: None, lambda text: None, "hint"):  # noqa: ARG005
+    with stop_on_interrupt(lambda: None, lambda text: None, "hint"):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before

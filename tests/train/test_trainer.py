@@ -16,7 +16,7 @@ from agentrl.train.trainer import OptimizerSettings, Trainer, policy_gradient, s
 from agentrl.types import Sample
 
 SHAPE = TransformerShape(vocab_size=12, layers=1, width=16, heads=2, mlp_width=32, context=32)
-SETTINGS = OptimizerSettings(learning_rate=1e-2, total_steps=100)
+SETTINGS = OptimizerSettings(learning_rate=1e-2, matrix_learning_rate=1e-2, total_steps=100)
 
 
 def make_sample(ids, trained, *, group="g", advantage=1.0, objective="pg", logprob=-2.0):
@@ -203,9 +203,11 @@ def test_the_same_seed_twice_gives_the_same_weights_bit_for_bit():
 
 
 def test_the_learning_rate_number_by_number():
-    schedule = OptimizerSettings(learning_rate=1.0, total_steps=10, warmup_steps=4, final_fraction=0.2)
+    schedule = OptimizerSettings(
+        learning_rate=1.0, matrix_learning_rate=1.0, total_steps=10, warmup_steps=4, final_fraction=0.2
+    )
     # warm-up (step + 1) / 4, at most 1, times 1 - 0.8 * step / 10, at least 0.2
-    assert [schedule.rate(step) for step in (0, 1, 3, 5, 10, 99)] == pytest.approx(
+    assert [schedule.scale(step) for step in (0, 1, 3, 5, 10, 99)] == pytest.approx(
         [0.25 * 1.0, 0.5 * 0.92, 1.0 * 0.76, 0.6, 0.2, 0.2]
     )
     trainer = make_trainer(learning_rate=1.0, total_steps=10, warmup_steps=4, final_fraction=0.2, max_grad_norm=1e-9)

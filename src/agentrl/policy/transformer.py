@@ -179,7 +179,7 @@ class _PackedAttention:
     def __call__(self, q_MHE: Tensor, k_MHE: Tensor, v_MHE: Tensor) -> Tensor:
         heads, width = v_MHE.shape[1:]
         padded = (pad_rows(x.flatten(1), self.index, self.row_M) for x in (q_MHE, k_MHE, v_MHE))
-        parts = list(zip(*(x.view(-1, heads, width).split(self.sizes) for x in padded), strict=True))
+        parts = list(zip(*(torch.split(x.view(-1, heads, width), self.sizes) for x in padded), strict=True))
         q, k, v = (x.view(self.groups, self.prefix, heads, width).transpose(1, 2) for x in parts[0])
         out = [attend(q, k, v, self.prefix_bias).transpose(1, 2).reshape(-1, heads * width)]
         for bucket, part in zip(self.buckets, parts[1:], strict=True):

@@ -36,10 +36,7 @@ PYTHON = (
     *("==", "!=", "<", ">", "<=", ">=", '"""'),
 )
 NAMES = ("f", "a", "b", "c", "i", "n", "r", "t", "x", "xs")
-DOC = (
-    *("plus", "minus", "times", "above", "below", "reaching", "within", "is", "add", "from", "to", "under"),
-    *("some", "otherwise", "when", "list", "negative", "plain", "give"),
-)
+DOC = (*("add", "give", "list", "otherwise", "some", "to"),)
 RESULTS = (
     *("fix", "ok", "error", "passed", "failed", "raised", "expected", "submitted", "done"),
     *(f"test_{n}" for n in range(1, 9)),

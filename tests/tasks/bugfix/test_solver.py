@@ -23,7 +23,7 @@ from agentrl.tasks.bugfix.validate import Validator, hidden_calls
 from agentrl.tokens.tiny import TinyRenderer, decode
 from agentrl.types import Stop, Task
 
-NONE = Mistakes(wrong_line=0.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
+NONE = Mistakes(meddles=0.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
 RENDERER = TinyRenderer()
 BROKEN = 'def f(a, b):\n    """a minus b"""\n    return a + b\n'
 RIGHT = BROKEN.replace("+", "-")
@@ -61,13 +61,12 @@ def test_each_mistake_by_itself():
     assert first[2] not in ("return a - b", "return a + b")
 
 
-def test_an_edit_of_a_right_line_is_tested_and_taken_back():
+def test_who_meddles_edits_a_right_line_too_and_hands_it_in_untested():
     broken = 'def f(a, b):\n    """t is a minus b give t plus 1"""\n    t = a + b\n    return t + 1\n'
-    mistakes = Mistakes(wrong_line=1.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
-    wrong, test, back, repair, *_ = summary(calls(broken, broken.replace("a + b", "a - b"), mistakes=mistakes))
-    assert (wrong[:2], test, back) == (("edit", 4), ("test",), ("edit", 4, "return t + 1"))
+    mistakes = Mistakes(meddles=1.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
+    repair, wrong, last = summary(calls(broken, broken.replace("a + b", "a - b"), mistakes=mistakes))
+    assert (repair, wrong[:2], last) == (("edit", 3, "t = a - b"), ("edit", 4), ("submit",))
     assert wrong[2] != "return t + 1"
-    assert repair == ("edit", 3, "t = a - b")
 
 
 def test_a_silent_docstring_makes_the_first_edits_guesses():
@@ -132,7 +131,7 @@ def test_without_mistakes_the_first_edit_repairs_every_told_task(pool):
 
 def test_with_mistakes_it_fails_at_some(pool):
     stream = tiny.candidates(random.Random(6))
-    mistakes = Mistakes(wrong_line=0.0, wrong_edit=1.0, untested=1.0, gives_up=0.0)
+    mistakes = Mistakes(meddles=0.0, wrong_edit=1.0, untested=1.0, gives_up=0.0)
     traces = [play(pool, validated, mistakes) for validated in itertools.islice(Validator(pool).tasks(stream), 8)]
     assert all(trace.error is None and trace.reward is not None for trace in traces)
     assert min(trace.reward for trace in traces) == 0.0

@@ -29,9 +29,10 @@ def test_many_kinds_of_bug_and_every_template_occur():
     assert len({candidate.family for candidate in SAMPLE}) == len(tiny.TEMPLATES)
 
 
-def test_about_half_of_the_bugs_that_can_be_silent_are():
+def test_about_a_third_of_the_bugs_that_can_be_silent_are():
     silent = [candidate.instruction == "silent" for candidate in SAMPLE if candidate.kind in tiny.SILENT_KINDS]
-    assert 0.4 <= sum(silent) / len(silent) <= 0.62
+    # SILENT_SHARE is 0.33; not every such bug lies where the docstring says something. Four standard errors below.
+    assert 0.2 <= sum(silent) / len(silent) <= 0.44
     # Where the docstring names nothing that the bug changed, it cannot be silent about it.
     others = [candidate for candidate in SAMPLE if candidate.kind not in tiny.SILENT_KINDS]
     assert {candidate.instruction for candidate in others} == {"told"}
@@ -64,11 +65,11 @@ def test_a_docstring_is_silent_about_one_thing_exactly_when_the_task_is(seed):
 
 def test_a_told_program_says_its_operators_and_numbers():
     rng = random.Random(3)
-    draft = tiny._guard(tiny._Draw(rng))
+    draft = tiny._choice(tiny._Draw(rng))
     slots = [piece for piece in draft.doc if isinstance(piece, tiny.Slot)]
     docstring = draft.source().split("\n")[1]
-    assert all(slot.word in docstring for slot in slots)
-    assert draft.source(slots[0]).split("\n")[1] == docstring.replace(slots[0].word, "some", 1)
+    assert all(slot.code in docstring for slot in slots)
+    assert draft.source(slots[0]).split("\n")[1] == docstring.replace(slots[0].code, "some", 1)
     assert draft.source(slots[0]).split("\n")[2:] == draft.source().split("\n")[2:]
 
 
@@ -94,26 +95,26 @@ def test_the_prompt_names_the_test_and_shows_the_program_with_line_numbers():
 
 
 @pytest.mark.parametrize(
-    ("line", "column", "word"),
+    ("line", "column", "code"),
     [
         (1, 0, None),  # the signature
         (2, 5, None),  # the docstring
         (3, 4, None),  # `r`
         (3, 8, "7"),
         (3, 9, "7"),  # its end
-        (4, 13, "plus"),
+        (4, 13, "+"),
     ],
 )
-def test_the_slot_at_a_place(line, column, word):
+def test_the_slot_at_a_place(line, column, code):
     draft = tiny.Draft(
         family="x",
         arguments="a",
         lines=(
-            (1, ("r = ", tiny.Slot(code="7", word="7"))),
-            (1, ("return r ", tiny.Slot(code="+", word="plus"), " a")),
+            (1, ("r = ", tiny.Slot(code="7"))),
+            (1, ("return r ", tiny.Slot(code="+"), " a")),
         ),
         doc=(),
     )
     assert draft.source().split("\n")[2:4] == ["    r = 7", "    return r + a"]
     slot = draft.slot_at(line, column)
-    assert (slot and slot.word) == word
+    assert (slot and slot.code) == code

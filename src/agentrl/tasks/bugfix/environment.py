@@ -103,7 +103,10 @@ class BugFixEnvironment(ToolEnvironment):
         lines = _lines(self.workspace[chosen])
         if not 1 <= line <= len(lines):
             return _error(f"has {len(lines)} lines", f" in {chosen}, so there is no line {line}", self._report)
-        lines[line - 1 : line] = _fitted(text, lines[line - 1])
+        fitted = _fitted(text, lines[line - 1])
+        if fitted == lines[line - 1 : line]:
+            return _error("no change", f": line {line} of {chosen} already reads so", self._report)
+        lines[line - 1 : line] = fitted
         self.workspace[chosen] = "".join(f"{content}\n" for content in lines)
         return Observation(content="ok")
 

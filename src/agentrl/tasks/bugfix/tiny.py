@@ -1,6 +1,6 @@
-"""The `tiny` level: one function of 3 to 8 lines whose docstring says in words what each line is to do.
+"""The `tiny` level: one function of 3 to 8 lines whose docstring says what each line is to do.
 
-Programs are drawn from nine templates; one edit of the syntax tree breaks them. In a part of the tasks the docstring
+Programs are drawn from five templates; one edit of the syntax tree breaks them. In a part of the tasks the docstring
 is silent (`some`) about the very thing that is broken, so that reading cannot tell the repair and only the tests can:
 this is what makes several turns matter.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate, draw_inputs
 from agentrl.tasks.bugfix.mutations import Mutation, mutations
@@ -33,16 +33,15 @@ SILENT_SHARE = 0.33
 NUM_VISIBLE = 6
 NUM_HIDDEN = 12
 
-OPERATORS = {"+": "+", "-": "-", "*": "*"}
-COMPARISONS = {">": ">", "<": "<", ">=": ">=", "<=": "<="}
+OPERATORS = ("+", "-", "*")
+COMPARISONS = (">", "<", ">=", "<=")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A piece of code that the docstring names with a word."""
+    """A piece of code that the docstring repeats, unless it is silent about it."""
 
     code: str
-    word: str
 
 
 Piece = str | Slot
@@ -56,11 +55,10 @@ class Draft:
     arguments: str
     lines: tuple[tuple[int, tuple[Piece, ...]], ...]
     doc: tuple[Piece, ...]
-    constants: tuple[int, ...] = field(default=())
 
     def source(self, hidden: Slot | None = None) -> str:
         """The program, its docstring silent about ``hidden``."""
-        words = " ".join("some" if piece is hidden else _word(piece) for piece in self.doc)
+        words = " ".join("some" if piece is hidden else _code(piece) for piece in self.doc)
         body = ["    " * depth + "".join(map(_code, pieces)) for depth, pieces in self.lines]
         return "\n".join([f"def f({self.arguments}):", f'    """{words}"""', *body]) + "\n"
 
@@ -82,10 +80,6 @@ def _code(piece: Piece) -> str:
     return piece.code if isinstance(piece, Slot) else piece
 
 
-def _word(piece: Piece) -> str:
-    return piece.word if isinstance(piece, Slot) else piece
-
-
 class _Draw:
     """Random pieces of a program."""
 
@@ -94,21 +88,18 @@ class _Draw:
         self.constants: list[int] = []
 
     def number(self, low: int = 1, high: int = 3) -> Slot:
-        value = self.rng.randint(low, high)
-        return Slot(code=str(value), word=str(value))
+        return Slot(code=str(self.rng.randint(low, high)))
 
     def threshold(self) -> Slot:
-        slot = self.number(1, 3)
+        slot = self.number()
         self.constants.append(int(slot.code))
         return slot
 
     def operator(self) -> Slot:
-        code = self.rng.choice(list(OPERATORS))
-        return Slot(code=code, word=OPERATORS[code])
+        return Slot(code=self.rng.choice(OPERATORS))
 
-    def comparison(self, codes: Sequence[str] = (">", "<", ">=", "<=")) -> Slot:
-        code = self.rng.choice(codes)
-        return Slot(code=code, word=COMPARISONS[code])
+    def comparison(self) -> Slot:
+        return Slot(code=self.rng.choice(COMPARISONS))
 
 
 def _choice(draw: _Draw) -> Draft:
@@ -125,7 +116,6 @@ def _choice(draw: _Draw) -> Draft:
             (1, ("return x ", op2, " ", c2)),
         ),
         doc=("if x", cmp, k, "give x", op1, c1, "otherwise x", op2, c2),
-        constants=tuple(draw.constants),
     )
 
 
@@ -147,7 +137,7 @@ def _filtered_sum(draw: _Draw) -> Draft:
 
 def _range_sum(draw: _Draw) -> Draft:
     start, op, c, low = draw.number(0, 3), draw.operator(), draw.number(), draw.number(0, 3)
-    upto = Slot(code="n + 1", word="n + 1") if draw.rng.random() < 0.5 else Slot(code="n", word="n")
+    upto = Slot(code="n + 1") if draw.rng.random() < 0.5 else Slot(code="n")
     return Draft(
         family="range_sum",
         arguments="n",
@@ -179,7 +169,7 @@ def _listing(draw: _Draw) -> Draft:
 
 def _steps(draw: _Draw) -> Draft:
     op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
-    sign = Slot(code="-c", word="-c") if draw.rng.random() < 0.5 else Slot(code="c", word="c")
+    sign = Slot(code="-c") if draw.rng.random() < 0.5 else Slot(code="c")
     return Draft(
         family="steps",
         arguments="a, b",
@@ -192,7 +182,7 @@ def _steps(draw: _Draw) -> Draft:
     )
 
 
-TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (*(_choice, _filtered_sum, _range_sum, _listing, _steps),)
+TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (_choice, _filtered_sum, _range_sum, _listing, _steps)
 
 
 def candidates(rng: random.Random) -> Iterator[Candidate]:

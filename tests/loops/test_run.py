@@ -1,0 +1,181 @@
+"""Whole runs in small: they learn, they repeat themselves bit for bit, and an interruption changes nothing."""
+
+import json
+
+import pytest
+import torch
+
+from agentrl.config import EvalConfig, ModelConfig, RlConfig, SandboxConfig, TasksConfig, TrainConfig, WarmStartConfig
+from agentrl.errors import TrainerError
+from agentrl.loops.context import RunContext
+from agentrl.loops.rl import reinforce
+from agentrl.loops.run import train
+from agentrl.store import RunFolder
+from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
+from agentrl.types import Score
+
+SMALL = TrainConfig(
+    recipe="small-test",
+    tasks=TasksConfig(train_tasks=24, max_turns=4),
+    model=ModelConfig(layers=1, width=32, heads=2, mlp_width=64, context=320),
+    warm_start=WarmStartConfig(steps=8, batch_size=8, demonstrations=1, learning_rate=1e-2),
+    rl=RlConfig(
+        steps=4, groups_per_step=2, group_size=3, learning_rate=1e-3, eval_every=2, checkpoint_every=2, traces_every=2
+    ),
+    eval=EvalConfig(tasks=4, attempts=1, during_tasks=3),
+    sandbox=SandboxConfig(workers=1, cpu_s=0.1),
+)
+
+
+class Reporter:
+    """Says nothing, and asks for a stop when a number of steps of a phase has been reported."""
+
+    def __init__(self, stop=None):
+        self.stop, self.name, self.stop_requested = stop, "", False
+
+    def phase(self, name, total):
+        self.name = name
+
+    def step(self, step, metrics):
+        self.stop_requested = self.stop_requested or (self.name, step) == self.stop
+
+    def evaluation(self, name, step, mean, low, high):
+        assert 0.0 <= low <= mean <= high <= 1.0
+
+    def note(self, text):
+        assert text
+
+
+def run(root, config=SMALL, *, stop=None):
+    folder = RunFolder.create(root, config)
+    summary = train(config, folder, Reporter(stop), resume=False)
+    return folder, summary
+
+
+def weights(folder):
+    return read_checkpoint(latest_checkpoint(folder.checkpoints)).weights
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def measured(folder):
+    """The metrics that do not depend on the clock."""
+    timed = ("seconds", "per_s", "resident")
+    rows = folder.metrics()
+    return [{key: value for key, value in row.items() if not any(word in key for word in timed)} for row in rows]
+
+
+def spoken(folder, phase, step):
+    return [(trace.id, [node.sampled_ids for node in trace.nodes]) for trace in folder.iter_traces(phase, step)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+def test_a_run_leaves_a_whole_folder(whole):
+    folder, summary = whole
+    assert summary == json.loads((folder.path / "summary.json").read_text())
+    for key in ("recipe", "seed", "wall_s", "train_s", "episodes", "tokens_sampled"):
+        assert key in summary
+    assert summary["episodes"] == 4 * 2 * 3
+    for name in ("before", "after", "difference"):
+        assert set(summary["eval"][name]["pass@1"]) == {"mean", "low", "high"}
+    assert summary["eval"]["before"]["tasks"] == 4
+    assert {"sampling", "tools", "training", "evaluation"} <= summary["seconds"].keys()
+    assert (folder.path / "curves.png").stat().st_size > 10_000
+    assert RunFolder.open(folder.path).config == SMALL
+    assert len(folder.metrics("warm_start")) == 8
+    assert [row["step"] for row in folder.metrics("rl")] == [1, 2, 3, 4]
+    assert [row["step"] for row in folder.metrics("eval")] == [0, 2, 4]
+
+
+def test_a_stored_attempt_carries_its_credit_and_its_harness(whole):
+    folder, _ = whole
+    traces = list(folder.iter_traces("rl", 4))
+    assert len(traces) == 6
+    assert all("advantage" in trace.metadata and "tool-loop-v1" in trace.metadata["harness"] for trace in traces)
+    assert all(trace.error is None for trace in traces)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(whole, tmp_path):
+    folder, _ = whole
+    again, _ = run(tmp_path / "again")
+    assert same(weights(folder), weights(again))
+    assert measured(folder) == measured(again)
+    assert spoken(folder, "rl", 4) == spoken(again, "rl", 4)
+    other, _ = run(tmp_path / "other", SMALL.model_copy(update={"seed": 1}))
+    assert not same(weights(folder), weights(other))
+
+
+@pytest.mark.parametrize("stop", [("warm start", 3), ("rl", 1), ("rl", 2), ("rl", 3)])
+def test_a_run_that_was_stopped_goes_on_as_if_nothing_had_happened(whole, tmp_path, stop):
+    folder, summary = whole
+    stopped, early = run(tmp_path, stop=stop)
+    assert "after" not in early["eval"]
+    resumed = train(SMALL, stopped, Reporter(), resume=True)
+    assert same(weights(folder), weights(stopped))
+    assert measured(folder) == measured(stopped)
+    assert spoken(folder, "rl", 4) == spoken(stopped, "rl", 4)
+    for name in ("before", "after", "difference"):
+        assert resumed["eval"][name] == summary["eval"][name]
+    assert (resumed["episodes"], resumed["tokens_sampled"]) == (summary["episodes"], summary["tokens_sampled"])
+
+
+def test_what_was_written_after_the_last_checkpoint_is_done_again_once(whole, tmp_path):
+    folder, _ = whole
+    killed, _ = run(tmp_path, stop=("rl", 2))
+    killed.append_metrics("rl", 3, {"reward": 0.5})  # a kill between two checkpoints leaves rows behind
+    killed.write_traces("rl", 4, [])
+    train(SMALL, killed, Reporter(), resume=True)
+    assert measured(folder) == measured(killed)
+    assert same(weights(folder), weights(killed))
+
+
+def test_a_learning_rate_of_zero_moves_nothing(tmp_path):
+    still = SMALL.model_copy(
+        update={"rl": SMALL.rl.model_copy(update={"learning_rate": 0.0, "matrix_learning_rate": 0.0})}
+    )
+    folder, _ = run(tmp_path, still)
+    end_of_warm_start = read_checkpoint(folder.checkpoints / "warm_start-000008-end").weights
+    assert same(end_of_warm_start, weights(folder))
+
+
+def test_a_sampler_with_other_weights_than_the_trainer_is_noticed_within_a_step(tmp_path):
+    class Stale(RunContext):
+        """Its engine samples from a network that is not the one in training."""
+
+        def start_phase(self, phase, settings):
+            trainer = super().start_phase(phase, settings)
+            with torch.no_grad():
+                trainer.model = type(self.model)(self.model.shape, seed=99)
+            return trainer
+
+    config = SMALL.model_copy(update={"rl": SMALL.rl.model_copy(update={"algorithm": "reinforce"})})
+    context = Stale(config, RunFolder.create(tmp_path, config), Reporter())
+    try:
+        with pytest.raises(TrainerError, match="just sampled differ by"):
+            reinforce_with_some_reward(context)
+    finally:
+        context.close()
+
+
+def reinforce_with_some_reward(context):
+    """A loop over tasks whose reward is the length of the attempt, so that an untrained policy has a gradient."""
+    task_set = context.train_tasks()
+    environment = task_set.environment
+
+    def rewarded(task):
+        made = environment(task)
+
+        async def score(trace):
+            return [Score(name="length", value=float(trace.num_sampled))]
+
+        made.score = score
+        return made
+
+    task_set.environment = rewarded
+    reinforce(context)
