@@ -25,7 +25,7 @@ def plain_hidden(model, ids):
         return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
 
     def turn(x):
-        frequency = 10000.0 ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
+        frequency = 100.0 ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
         angle = (torch.arange(len(ids), dtype=x.dtype)[:, None] * frequency)[:, None, :]
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack(
@@ -196,7 +196,7 @@ def _batch():
 
 def test_the_rotary_table_by_hand():
     table = rotary_table(3, 4)
-    # position 2, pair 1: angle 2 * 10000^(-1/2) = 0.02; queries carry 1 / sqrt(4)
+    # position 2, pair 1: angle 2 * 100^(-1/2) = 0.2; queries carry 1 / sqrt(4)
     assert table.shape == (3, 2, 1, 2)
-    assert table[2, 1, 0, 1].item() == pytest.approx(complex(math.cos(0.02), math.sin(0.02)))
+    assert table[2, 1, 0, 1].item() == pytest.approx(complex(math.cos(0.2), math.sin(0.2)))
     assert table[2, 0, 0, 0].item() == pytest.approx(0.5 * complex(math.cos(2.0), math.sin(2.0)))

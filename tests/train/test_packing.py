@@ -28,6 +28,24 @@ SECOND = sample([5, 6, 4, 3], [0, 0, 0, 1])
 OTHER = sample([1, 2], [0, 1], group="h")
 
 
+def continuations(batch):
+    """Flat places and group of every continuation, in the order in which they were laid out."""
+    found = [
+        (row[filled], int(group))
+        for bucket in batch.buckets
+        for row, filled, group in zip(bucket.index_RT, bucket.mask_RT, bucket.group_R, strict=True)
+    ]
+    return sorted(found, key=lambda pair: int(pair[0][0]))
+
+
+def test_continuations_of_like_length_share_a_bucket():
+    samples = [sample([1] + [2] * own, [0, *([1] * own)]) for own in (4, 5, 40, 44, 90)]
+    batch = pack([samples], count(samples))
+    # A bucket takes lengths up to 1.25 times its shortest and 6 more: 4..11, 40..56, 90.
+    assert [tuple(bucket.index_RT.shape) for bucket in batch.buckets] == [(2, 5), (2, 44), (1, 90)]
+    assert [int(bucket.mask_RT.sum()) for bucket in batch.buckets] == [9, 84, 90]
+
+
 def test_a_small_batch_number_by_number():
     batch = pack([[FIRST, SECOND], [OTHER]], count([FIRST, SECOND, OTHER]))
     # 5 6 are shared; 7 8 9 and 4 3 continue them; the second group shares 1 and adds 2.
@@ -36,8 +54,8 @@ def test_a_small_batch_number_by_number():
     assert batch.positions_M.tolist() == [0, 1, 2, 3, 4, 2, 3, 0, 1]
     assert batch.prefix_index_GP[batch.prefix_mask_GP].tolist() == [0, 1, 7]
     assert batch.prefix_mask_GP.tolist() == [[True, True], [True, False]]
-    assert batch.own_index_GNT[batch.own_mask_GNT].tolist() == [2, 3, 4, 5, 6, 8]
-    assert batch.own_mask_GNT.sum(-1).tolist() == [[3, 2], [1, 0]]
+    assert [places.tolist() for places, _ in continuations(batch)] == [[2, 3, 4], [5, 6], [8]]
+    assert [group for _, group in continuations(batch)] == [0, 0, 1]
     # 7 is predicted by the last shared token, 9 by 8, 3 by 4, 2 by 1.
     assert batch.target_K.tolist() == [7, 9, 3, 2]
     assert batch.predictor_K.tolist() == [1, 3, 5, 7]
@@ -81,11 +99,11 @@ def test_a_token_without_a_logprob_gets_no_made_up_number():
     assert math.isnan(batch.old_logprobs_K.item())
 
 
-@pytest.mark.parametrize("limit", [1, 3, 9, 100])
+@pytest.mark.parametrize("limit", [1, 3, 8, 9, 100])
 def test_every_micro_batch_carries_the_counts_of_the_whole_step(limit):
     samples = [FIRST, OTHER, SECOND]
     batches = list(micro_batches(samples, max_tokens=limit))
-    assert len(batches) == (1 if limit == 100 else 2)
+    assert len(batches) == (1 if limit >= 9 else 2)  # nine tokens lie on the flat axis
     assert {(b.counts.tokens, b.counts.sequences, b.counts.groups, b.counts.weight["pg"]) for b in batches} == {
         (11, 3, 2, 4.0)
     }
@@ -140,10 +158,12 @@ def test_every_sequence_can_be_read_back_from_the_flat_axis(data):
         groups.append(made)
     batch = pack(groups, count([s for group in groups for s in group]))
     targets, sequence = [], 0
+    own = continuations(batch)
     for g, group in enumerate(groups):
         prefix = batch.prefix_index_GP[g][batch.prefix_mask_GP[g]]
-        for n, member in enumerate(group):
-            places = torch.cat((prefix, batch.own_index_GNT[g, n][batch.own_mask_GNT[g, n]]))
+        for member in group:
+            assert own[sequence][1] == g
+            places = torch.cat((prefix, own[sequence][0]))
             assert tuple(batch.token_ids_M[places].tolist()) == member.token_ids
             assert batch.previous_ids_M[places].tolist() == [0, *member.token_ids[:-1]]
             assert batch.positions_M[places].tolist() == list(range(len(member.token_ids)))
