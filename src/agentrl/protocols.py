@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from agentrl.types import Completion, Message, Observation, Score, Task, ToolCall, ToolSpec, Trace
 
@@ -101,6 +101,6 @@ class Sampler(Protocol):
 class Harness(Protocol):
     """Lets a policy act in an environment until something says stop."""
 
-    async def run(self, task: Task, environment: Environment, session: Session) -> Trace:
-        """Play one attempt. Returns the unscored trace."""
+    async def run(self, task: Task, environment: Environment, session: Session, transcript: Any) -> None:
+        """Play one attempt into ``transcript``, which holds all that happened even when this raises."""
         ...

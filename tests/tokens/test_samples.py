@@ -199,8 +199,8 @@ def test_each_sample_is_one_branch_id_for_id(trace):
         tuple(token for i in branch for token in trace.nodes[i].context_ids + trace.nodes[i].sampled_ids)
         for branch in trace.branches()
     ]
-    made = [sample.token_ids for sample in samples(trace, 0.25)]
-    assert made == [branch for branch in branches if branch in made]
+    rest = iter(branches)  # the samples are branches in their order; branches that differ by nothing look alike
+    assert all(any(sample.token_ids == branch for branch in rest) for sample in samples(trace, 0.25))
 
 
 @settings(deadline=None)

@@ -220,7 +220,7 @@ class TinyRenderer:
             call = ToolCall(name=name, problem=f"a reply starts with one of {', '.join(specs)}")
         else:
             call = _read_call(specs[name], body[1:])
-        return Message(role="assistant", content=text, tool_calls=(call,))
+        return Message(role="assistant", content=text if call.problem else "", tool_calls=(call,))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text for people."""
