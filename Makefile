@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check bench clean
+.PHONY: help demo test faults lint check bench clean
 
 help:
 	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
 	@echo "make test    run the tests"
+	@echo "make faults  kill runs at many moments and compare what comes of them (minutes)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make check   lint and tests, as CI runs them"
 	@echo "make bench   run the benchmarks"
@@ -24,6 +25,10 @@ demo: $(READY)
 test: $(READY)
 	@echo "==> running the tests"
 	$(BIN)/python -m pytest
+
+faults: $(READY)
+	@echo "==> killing runs"
+	$(BIN)/python -m pytest -m faults
 
 lint: $(READY)
 	@echo "==> ruff"

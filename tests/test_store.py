@@ -202,3 +202,16 @@ def test_a_resume_within_the_warm_start_cuts_its_rows(folder: RunFolder) -> None
         folder.append_metrics("warm_start", step, {"loss": 1.0})
     folder.truncate_after(2, phases=["warm_start"])
     assert [row["step"] for row in folder.metrics()] == [1, 2]
+
+
+def test_what_a_killed_writer_left_half_made_is_removed_and_the_rest_stays(folder: RunFolder) -> None:
+    folder.append_metrics("rl", 1, {"reward": 0.5})
+    folder.write_traces("rl", 1, [trace("t")])
+    (folder.checkpoints / "rl-000001").mkdir()
+    before = sorted(folder.path.rglob("*"))
+    (folder.path / ".summary.json.x1").write_text("{")
+    (folder.path / "traces" / ".rl-000002.jsonl.gz.x2").write_bytes(b"")
+    (folder.checkpoints / ".rl-000002.partial").mkdir()
+    (folder.checkpoints / ".rl-000002.partial" / "model.safetensors").write_bytes(b"")
+    folder.remove_leftovers()
+    assert sorted(folder.path.rglob("*")) == before

@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -204,6 +205,15 @@ class RunFolder:
         raise StoreError(f"no trace {trace_id!r} in {self.path}; the nearest are {_some(near) or 'none: no traces'}")
 
     # --- resuming ---------------------------------------------------------------------------------------------------
+
+    def remove_leftovers(self) -> None:
+        """Remove the files and folders, all hidden, that a killed writer left half made. For the only writer."""
+        for folder in (self.path, self.path / "traces", self.checkpoints):
+            for path in folder.glob(".*"):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
     def truncate_after(self, step: int, phases: Collection[str] = RESUMED_PHASES) -> None:
         """Remove the rows and trace files of ``phases`` at later steps, and a torn last line, before a resume.

@@ -1,16 +1,21 @@
 """`agentrl train` refuses what is wrong before anything is made, and Ctrl-C ends a run cleanly."""
 
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agentrl.cli.interrupt import stop_on_interrupt
+from agentrl.cli.train import reporter_for
 from agentrl.config import TrainConfig, from_toml, to_toml
 from agentrl.store import RunFolder
+from agentrl.ui.live import PlainReporter, RichReporter
 from tests.cli.conftest import Command
 
 CONFIG = TrainConfig(recipe="book-example")
@@ -147,3 +152,22 @@ def test_the_handler_of_before_is_put_back() -> None:
     with stop_on_interrupt(lambda: None, lambda text: None, "hint"):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "term", "kind"),
+    [(True, "xterm", RichReporter), (True, "dumb", PlainReporter), (False, "xterm", PlainReporter)],
+)
+def test_a_table_is_redrawn_only_where_that_can_be_done(is_terminal: bool, term: str, kind: type) -> None:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, _environ={"TERM": term})
+    assert type(reporter_for(console, io.StringIO())) is kind
+
+
+def test_no_color_is_respected() -> None:
+    for environment, coloured in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, _environ=environment)
+        with reporter_for(console, io.StringIO()) as reporter:
+            reporter.phase("rl", 2)
+            reporter.step(1, {"reward": 0.5})
+        assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", out.getvalue())) == coloured

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import TaskError
-from agentrl.sandbox import Batch, Calls, Job, Limits, Suite, WorkerPool
+from agentrl.sandbox import Batch, Calls, Job, Limits, Script, Suite, WorkerPool
 
 PROGRAMS = {
     "good": "def f(x):\n    return [x, 2 * x]\n",
@@ -43,6 +43,24 @@ def test_each_part_gives_what_it_gives_alone(brisk_pool, drawn):
     parts = [part(name, *numbers) for name, numbers in drawn]
     shared, alone = together(brisk_pool, *parts).parts, brisk_pool.run_sync(parts)
     assert list(map(repr, shared)) == list(map(repr, alone))  # an opaque value equals nothing
+
+
+SUITES = {
+    "passes": "from m import f\ndef test_a():\n    assert f(1) == [1, 2]\n",
+    "fails": "from m import f\ndef test_a():\n    assert f(1) == 3\ndef test_b():\n    assert f(2)\n",
+    "raises": "import m\ndef test_a():\n    assert m.g(1) == 3\n",
+    "does not parse": "def test_a(:\n",
+}
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(sorted(SUITES))), max_size=4))
+def test_each_suite_gives_what_it_gives_alone(brisk_pool, drawn):
+    parts = [
+        Job(files={"m.py": PROGRAMS[name], "test_m.py": SUITES[tests]}, run=Suite(paths=("test_m.py",)))
+        for name, tests in drawn
+    ]
+    assert together(brisk_pool, *parts).parts == tuple(brisk_pool.run_sync(parts))
 
 
 def test_modules_of_one_part_are_not_there_for_the_next(brisk_pool):
@@ -85,7 +103,6 @@ def test_a_batch_of_nothing_is_nothing(brisk_pool):
     assert (result.end, result.parts) == ("finished", ())
 
 
-def test_only_calls_can_share_a_process(brisk_pool):
-    suite = Job(files={"test_m.py": ""}, run=Suite(paths=("test_m.py",)))
-    with pytest.raises(TaskError, match="every part must be Calls"):
-        together(brisk_pool, suite)
+def test_scripts_cannot_share_a_process(brisk_pool):
+    with pytest.raises(TaskError, match="a part that is a Script; a part must be Calls or Suite"):
+        together(brisk_pool, Job(files={"m.py": ""}, run=Script(module="m", source="")))

@@ -88,9 +88,19 @@ def test_parts_that_a_batch_did_not_report_died_and_the_others_stand():
     assert (result.end, result.repeatable) == ("died", False)
 
 
-def test_a_part_of_a_batch_that_makes_no_calls_is_refused_by_name():
-    with pytest.raises(TaskError, match="a part that is a Suite; every part must be Calls"):
-        encode_job(Job(files={}, run=Batch(parts=(TWO_CALLS, SUITE))))
+def test_a_part_of_a_batch_that_is_a_script_is_refused_by_name():
+    script = Job(files={"m.py": ""}, run=Script(module="m", source=""))
+    with pytest.raises(TaskError, match="a part that is a Script; a part must be Calls or Suite"):
+        encode_job(Job(files={}, run=Batch(parts=(TWO_CALLS, SUITE, script))))
+
+
+def test_calls_of_a_fresh_module_come_after_the_others_and_time_out_with_them():
+    job = Job(files={"m.py": ""}, run=Calls(module="m", calls=(("f", (1,)),), then=(("f", (2,)), ("f", (3,)))))
+    value, late = {"status": "value", "value": 7}, {"status": "timeout", "clock": "processor"}
+    assert [o.status for o in read_result(job, "finished", lines(value, value, value)).outcomes] == ["value"] * 3
+    result = read_result(job, "finished", lines(late))
+    assert [outcome.status for outcome in result.outcomes] == ["timeout"] * 3
+    assert result.repeatable
 
 
 def test_tests_after_a_timeout_timed_out_too():

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -259,6 +261,44 @@ def test_a_closed_pool_leaves_no_file_process_or_directory():
         assert not os.path.exists(directory)
     gc.collect()
     assert (open_files(), children()) == (files, processes)
+
+
+OWNER = """
+import sys, time
+from agentrl.sandbox import Calls, Job, Limits, WorkerPool
+pool = WorkerPool(2, Limits(wall_s=60.0, cpu_s=50.0))
+endless = Job(files={"m.py": "def f(x):\\n    while True: pass"}, run=Calls(module="m", calls=(("f", (1,)),)))
+pool.start([Job(files={"m.py": "def f(x):\\n    return x"}, run=Calls(module="m", calls=(("f", (1,)),))), endless])
+print(*(worker.process.pid for worker in pool._running()), pool._directory.name, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_killed_owner_leaves_no_worker_no_job_and_no_directory():
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    first, second, directory = owner.stdout.readline().split()
+    idle, busy = Path(f"/proc/{first}"), Path(f"/proc/{second}")
+    until(lambda: job_of(busy))
+    job = Path(f"/proc/{job_of(busy)}")
+    assert idle.exists()
+    assert job.exists()
+    owner.kill()
+    owner.communicate()
+    until(lambda: not (idle.exists() or busy.exists() or job.exists() or os.path.exists(directory)))
+
+
+def job_of(worker):
+    """The process in which a worker runs its job."""
+    return (worker / "task" / worker.name / "children").read_text().strip()
+
+
+def until(true):
+    """Wait for something that must come soon."""
+    deadline = time.monotonic() + 20.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_closing_loses_what_is_still_wanted():

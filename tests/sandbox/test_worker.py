@@ -78,6 +78,20 @@ def test_one_job_leaves_nothing_behind_for_the_next(pool):
         assert run(pool, source, (tag,)).outcomes[0].value == (False, [])
 
 
+def test_then_the_files_are_imported_anew(pool):
+    files = {"m.py": "from n import seen\ndef f(x):\n    seen.append(x)\n    return len(seen)\n", "n.py": "seen = []\n"}
+    job = Job(files=files, run=Calls(module="m", calls=(("f", (1,)), ("f", (1,))), then=(("f", (1,)),)))
+    assert [outcome.value for outcome in pool.run_sync([job])[0].outcomes] == [1, 2, 1]
+
+
+def test_nothing_more_is_called_when_time_was_over(brisk_pool):
+    source = "def f(x):\n    while x: pass\n    return 1\n"
+    job = Job(files={"m.py": source}, run=Calls(module="m", calls=(("f", (0,)), ("f", (1,))), then=(("f", (0,)),)))
+    result = brisk_pool.run_sync([job])[0]
+    assert statuses(result) == ["value", "timeout", "timeout"]
+    assert result.repeatable
+
+
 @pytest.mark.parametrize(
     ("source", "exception"),
     [

@@ -2,12 +2,14 @@
 
 import io
 import itertools
+import re
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
 
 from agentrl.metrics import METRICS
-from agentrl.ui.live import COLUMNS, PlainReporter, Reporter, RichReporter, duration
+from agentrl.ui.live import COLUMNS, PlainReporter, Reporter, RichReporter, duration, formatted
 
 STEP = {
     "reward": 0.5,
@@ -95,13 +97,92 @@ def test_a_terminal_shows_a_table_of_the_last_steps() -> None:
         for step in range(1, 13):
             reporter.step(step, {**STEP, "reward": step / 100})
         shown = stream.getvalue().split("12/20")[-1]
-    for heading in ("reward", "held-out", "entropy", "grad norm", "no signal", "tokens/s", "episodes/s"):
-        assert heading in shown
     assert "left" in shown
     assert "0.120" in shown
     assert "0.050" in shown  # the eighth last step
     assert "0.040" not in shown
     assert "evaluation before (step 0): held-out pass@1 40.0% [25.0%, 55.0%]" in stream.getvalue()
+
+
+# as wide as they come: a shift of reward below zero, a norm before clipping, a machine with a GPU
+WIDEST = {
+    "loss": -12.3456,
+    "reward": -0.125,
+    "entropy": 12.345,
+    "grad_norm": 1234.56,
+    "no_signal_share": 1.0,
+    "tokens_per_s": 123456.0,
+    "episodes_per_s": 12345.6,
+}
+
+
+def test_no_field_is_cut_on_80_columns() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, color_system=None)
+    with RichReporter(console, clock=lambda: 0.0) as reporter:
+        reporter.evaluation("before", 0, 1.0, 0.999, 1.0)
+        reporter.phase("rl", 10_000)
+        stream.truncate(0)
+        reporter.step(9_999, WIDEST)
+        shown = plain_lines(stream)
+    bar, *headings, row = shown
+    assert bar.split("  ")[-1] == "9999/10000 · 0s · left 0s"
+    assert row.split() == ["9999", "-12.3456", "-0.125", "100.0%", "12.345", "1234.56", "100%", "123,456", "12345.6"]
+    above = [" ".join(line[start:end].strip() for line in headings).strip() for start, end in columns(row)]
+    assert above == [
+        "step",
+        "loss",
+        "reward",
+        "held-out",
+        "entropy",
+        "grad norm",
+        "no signal",
+        "tokens /s",
+        "episodes /s",
+    ]
+    assert max(map(len, shown)) <= 80
+    assert "…" not in stream.getvalue()
+
+
+def test_the_line_that_stays_of_a_phase_wraps_and_loses_nothing() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, color_system=None)
+    with RichReporter(console, clock=lambda: 0.0) as reporter:
+        reporter.phase("rl", 1)
+        reporter.step(1, WIDEST)
+        reporter.evaluation("after", 1, 0.5, 0.25, 0.75)
+    lines = plain_lines(stream)
+    start = next(number for number, line in enumerate(lines) if line.startswith("rl 1/1"))
+    kept = " ".join(line.strip() for line in lines[start : start + 3])
+    for heading, text in formatted(WIDEST):
+        assert f"{heading} {text}" in kept
+    assert start < next(number for number, line in enumerate(lines) if line.startswith("evaluation after"))
+
+
+def test_the_cursor_is_given_back_and_the_table_is_gone_at_the_end() -> None:
+    reporter, stream = terminal()
+    with suppress(KeyboardInterrupt), reporter:
+        reporter.phase("rl", 10)
+        reporter.step(1, STEP)
+        raise KeyboardInterrupt
+    written = stream.getvalue()
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+    after = written[written.rindex("\x1b[?25h") :]
+    assert after.count("\x1b[2K") >= 1  # lines are erased
+    assert "step" not in after
+
+
+def plain_lines(stream: io.StringIO) -> list[str]:
+    """What was written on each line of a terminal since the line was last erased."""
+    kept = [line.split("\x1b[2K")[-1] for line in stream.getvalue().split("\n")]
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\0]", "", "\n".join(kept))
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
+def columns(row: str) -> list[tuple[int, int]]:
+    """Where the columns of a right-aligned row are: from the end of the one before to the end of its value."""
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", row))]
+    return list(itertools.pairwise(ends))
 
 
 def test_a_note_is_shown_as_it_is() -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -101,7 +101,7 @@ def _run(
     config: TrainConfig, folder: RunFolder, loop: Callable[..., dict[str, Any]], *, resume: bool, as_json: bool
 ) -> None:
     out = Console(stderr=as_json)
-    reporter = RichReporter(out) if out.is_terminal else PlainReporter(sys.stderr if as_json else sys.stdout)
+    reporter = reporter_for(out, sys.stderr if as_json else sys.stdout)
     again = f"go on with: agentrl train --resume {folder.path}"
     with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again):
         reporter.note(f"run folder: {folder.path}")
@@ -114,12 +114,19 @@ def _run(
     _show_result(out, folder, summary)
 
 
+def reporter_for(out: Console, stream: TextIO) -> RichReporter | PlainReporter:
+    """A live table on a terminal that can redraw; plain lines elsewhere, such as in a pipe or with TERM=dumb."""
+    return RichReporter(out) if out.is_terminal and not out.is_dumb_terminal else PlainReporter(stream)
+
+
 def _show_result(out: Console, folder: RunFolder, summary: Mapping[str, Any]) -> None:
     out.print(result_table(summary))
     lines = (
         f"run folder: {folder.path}",
-        f"  agentrl show {folder.path}                the result and its curve",
-        f"  agentrl show {folder.path} --trace ID     one attempt turn by turn; --tokens for every token",
+        "the result and its curve:",
+        f"  agentrl show {folder.path}",
+        "one attempt turn by turn, or token by token:",
+        f"  agentrl show {folder.path} --trace ID [--tokens]",
     )
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -135,7 +135,8 @@ class ToolLoop:
     async def _call(self, environment: Environment, call: ToolCall, transcript: Transcript) -> Observation:
         started = time.perf_counter()
         try:
-            return await asyncio.wait_for(environment.call(call), self.limits.call_s)
+            async with asyncio.timeout(self.limits.call_s):
+                return await environment.call(call)
         except TimeoutError:
             raise EnvironmentFault(f"tool {call.name!r} gave no answer within {self.limits.call_s} s") from None
         except AgentRLError:

@@ -88,6 +88,7 @@ class RunContext:
         """A task set of the run, generated and validated on first use."""
         if (split, num_tasks) not in self._sets:
             settings = self.config.tasks
+            self.reporter.note(f"making and checking {num_tasks} {split} tasks")
             with self.timed("tasks"):
                 self._sets[split, num_tasks] = BugFix(
                     settings.level,
@@ -215,6 +216,7 @@ class RunContext:
 
     def resume(self) -> bool:
         """Go back to the latest checkpoint; what was recorded after it is removed. False when there is none."""
+        self.folder.remove_leftovers()
         path = latest_checkpoint(self.folder.checkpoints)
         if path is None:
             self.folder.truncate_after(-1, phases=("warm_start", "rl", "eval", "eval_before"))
@@ -228,6 +230,8 @@ class RunContext:
             self.folder.truncate_after(-1, phases=("rl", "eval", "eval_before"))
         else:
             self.folder.truncate_after(self.progress.step)
+            # no checkpoint follows the last evaluation, so it is always done again
+            self.folder.truncate_after(self.config.rl.steps - 1, phases=("eval",))
         self.reporter.note(f"resumed at {self.progress.phase} step {self.progress.step}")
         return True
 

@@ -12,6 +12,7 @@ from agentrl.errors import TaskError
 from agentrl.loops.context import RunContext
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.tasks.bugfix.solver import Mistakes, solve
+from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tokens.samples import samples
 from agentrl.train.trainer import OptimizerSettings, supervised
 from agentrl.types import Sample, Task, Trace
@@ -51,12 +52,12 @@ def warm_start(run: RunContext) -> None:
 
 async def _demonstrate_all(run: RunContext) -> list[list[Sample]]:
     """The samples of every training task's demonstrations, one list a task."""
-    task_set = run.train_tasks()
+    task_set = run.train_tasks().together(run.config.sandbox.workers)  # the solver's programs are our own
     count = run.config.warm_start.demonstrations
     made: list[list[Sample]] = []
     for first in range(0, len(task_set), 128):
         tasks = [task_set[index] for index in range(first, min(first + 128, len(task_set)))]
-        traces = await asyncio.gather(*(_demonstrate(run, task, n) for task in tasks for n in range(count)))
+        traces = await asyncio.gather(*(_demonstrate(run, task_set, task, n) for task in tasks for n in range(count)))
         for index in range(len(tasks)):
             mine = traces[index * count : (index + 1) * count]
             made.append([sample for trace in mine for sample in samples(trace, None, objective="ce")])
@@ -65,7 +66,7 @@ async def _demonstrate_all(run: RunContext) -> list[list[Sample]]:
     return made
 
 
-async def _demonstrate(run: RunContext, task: Task, number: int) -> Trace:
+async def _demonstrate(run: RunContext, task_set: BugFix, task: Task, number: int) -> Trace:
     settings = run.config.warm_start
     mistakes = Mistakes(
         meddles=settings.meddles,
@@ -73,7 +74,6 @@ async def _demonstrate(run: RunContext, task: Task, number: int) -> Trace:
         untested=settings.untested,
         gives_up=settings.gives_up,
     )
-    task_set = run.train_tasks()
     rng = random.Random(derive_seed(run.config.seed, "demonstration", task.id, number))
     path = task.metadata["main_path"]
     script = solve(task.files[path], task_set.solution(task.id)[path], rng=rng, mistakes=mistakes)

@@ -11,8 +11,8 @@ from typing import Any
 
 from agentrl.errors import SandboxError, ScorerError, TaskError
 from agentrl.sandbox.jobs import Calls, Job, JobResult, Script
+from agentrl.sandbox.together import Runner
 from agentrl.sandbox.values import NotPlain, encode_plain, same
-from agentrl.sandbox.worker import WorkerPool
 from agentrl.types import Score
 
 
@@ -96,7 +96,7 @@ class HiddenScript:
 Hidden = HiddenCalls | HiddenScript
 
 
-async def grade(pool: WorkerPool, files: Mapping[str, str], hidden: Hidden) -> Verdict:
+async def grade(pool: Runner, files: Mapping[str, str], hidden: Hidden) -> Verdict:
     """Run the hidden tests on ``files`` (sources only, path -> text).
 
     Raises:
@@ -119,7 +119,7 @@ class HiddenTests:
         weight: the weight of the score in the reward.
     """
 
-    def __init__(self, pool: WorkerPool, hidden: Hidden, *, sources: Collection[str], weight: float = 1.0) -> None:
+    def __init__(self, pool: Runner, hidden: Hidden, *, sources: Collection[str], weight: float = 1.0) -> None:
         self._pool = pool
         self._hidden = hidden
         self._sources = frozenset(sources)

@@ -27,6 +27,7 @@ class MemoryImporter:
         self.codes = codes
         self.rewritten = rewritten
         self.hidden: dict[str, types.ModuleType] = {}
+        self.compiled: dict[str, types.CodeType] = {}
 
     def install(self) -> None:
         """Put the files first on the import path; a standard module of the same name gives way to them."""
@@ -39,10 +40,20 @@ class MemoryImporter:
         """Take the files' modules out again."""
         sys.meta_path.remove(self)
         roots = self.roots()
-        for name in [name for name in sys.modules if name.partition(".")[0] in roots]:
+        found = [name for name in sys.modules if name.partition(".")[0] in roots] if self.has_packages() else [*roots]
+        for name in found:
             if name not in sys.builtin_module_names:
-                del sys.modules[name]
+                sys.modules.pop(name, None)
         sys.modules.update(self.hidden)
+
+    def renew(self) -> None:
+        """Have the files imported anew."""
+        self.remove()
+        self.install()
+
+    def has_packages(self) -> bool:
+        """Whether a module of the files can have modules inside of it."""
+        return any("/" in path for path in self.files)
 
     def roots(self) -> set[str]:
         """Names of the modules and packages at the top."""
@@ -93,8 +104,13 @@ class MemoryImporter:
         code = self.codes.get(path)
         if isinstance(code, SyntaxError):
             raise code
-        if code is not None:
-            return code
+        code = code or self.compiled.get(path)
+        if code is None:
+            code = self.compiled[path] = self.compile(path)
+        return code
+
+    def compile(self, path: str) -> types.CodeType:
+        """Compile a file. Raises its SyntaxError."""
         text = self.files[path]
         if path in self.rewritten:
             return asserts.compile_tests(text, path)

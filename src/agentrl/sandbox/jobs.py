@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from agentrl.errors import SandboxError, TaskError
@@ -45,10 +46,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """Import ``module`` and call its functions, each with a fresh copy of its arguments (plain data)."""
+    """Import ``module`` and call its functions, each with a fresh copy of its arguments (plain data).
+
+    ``then`` are more calls, of the same files imported anew; none is made when time was over before.
+    """
 
     module: str
     calls: tuple[tuple[str, tuple[Any, ...]], ...]
+    then: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,7 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Several jobs that make calls, one after another in one process; modules are fresh in each.
+    """Several jobs that make calls or run tests, one after another in one process; modules are fresh in each.
 
     For programs of our own making only: nothing keeps one part from tampering with the next. Each part may use the
     processor time of a job; what a part that dies leaves undone has died, too.
@@ -154,8 +159,9 @@ def encode_job(job: Job) -> bytes:
 def _body(job: Job) -> dict[str, Any]:
     body: dict[str, Any] = {"files": dict(sorted(job.files.items()))}
     match job.run:
-        case Calls(module=module, calls=calls):
+        case Calls(module=module, calls=calls, then=then):
             body |= {"kind": "calls", "module": module, "calls": [_encode_call(*call) for call in calls]}
+            body |= {"then": [_encode_call(*call) for call in then]}
         case Suite(paths=paths):
             missing = [path for path in paths if path not in job.files]
             if missing:
@@ -164,9 +170,9 @@ def _body(job: Job) -> dict[str, Any]:
         case Script(module=module, source=source):
             body |= {"kind": "script", "module": module, "source": source}
         case Batch(parts=parts):
-            other = next((part.run for part in parts if not isinstance(part.run, Calls)), None)
+            other = next((part.run for part in parts if not isinstance(part.run, Calls | Suite)), None)
             if other is not None:
-                raise TaskError(f"a batch has a part that is a {type(other).__name__}; every part must be Calls")
+                raise TaskError(f"a batch has a part that is a {type(other).__name__}; a part must be Calls or Suite")
             body |= {"kind": "batch", "parts": [_body(part) for part in parts]}
     return body
 
@@ -207,7 +213,7 @@ def _result(job: Job, end: str, reports: list[dict[str, Any]]) -> JobResult:
         tests = _tests(job.run, reports, missing)
         ended = _end([test.status for test in tests])
         return JobResult(end=ended, tests=tests, repeatable=in_time and ended != "died")
-    count = len(job.run.calls) if isinstance(job.run, Calls) else 1
+    count = len(job.run.calls) + len(job.run.then) if isinstance(job.run, Calls) else 1
     outcomes = tuple(_outcome(report) for report in reports[:count])
     outcomes += (Outcome(status=missing, exception=_NAMES[missing]),) * (count - len(outcomes))
     ended = _end([outcome.status for outcome in outcomes])
@@ -238,13 +244,21 @@ def _lines(output: bytes, kind: type[T]) -> list[T]:
 def _outcome(report: dict[str, Any]) -> Outcome:
     status = report.get("status")
     if status == "value":
+        value = report.get("value")
+        if type(value) is int:
+            return _whole_number(value)
         try:
-            return Outcome(status="value", value=decode(report.get("value")))
+            return Outcome(status="value", value=decode(value))
         except (ValueError, RecursionError):
             return Outcome(status="died", exception=_NAMES["died"])
     if status not in ("raised", "timeout"):
         return Outcome(status="died", exception=_NAMES["died"])
     return Outcome(status=status, **_texts(report, ("exception", "message", "line")))
+
+
+@lru_cache(maxsize=4096)
+def _whole_number(value: int) -> Outcome:
+    return Outcome(status="value", value=value)
 
 
 _TEST_TEXTS = ("call", "got", "expected", "exception", "message", "line", "where")

@@ -13,7 +13,8 @@ from typing import Any
 
 MAX_DEPTH = 40
 MAX_SIZE = 65_536
-_NATIVE_INT_BITS = 64
+_NATIVE_INT = 2**64
+_INT = frozenset((int,))
 
 
 class Opaque:
@@ -46,6 +47,8 @@ def encode(value: Any, *, max_size: int = MAX_SIZE) -> Any:
         max_size: the most parts (containers' items, characters, bytes, hex digits of long ints) in all;
             a larger value becomes opaque as a whole.
     """
+    if _is_simple(value, max_size):
+        return value if type(value) is int else [*value]
     try:
         return _Encoder(max_size, strict=False).encode(value, 0)
     except NotPlain:
@@ -58,7 +61,18 @@ def encode_plain(value: Any, *, max_size: int = MAX_SIZE) -> Any:
     Raises:
         NotPlain: the value is too large, or a part of it is too deep or of another type.
     """
+    if _is_simple(value, max_size):
+        return value if type(value) is int else [*value]
     return _Encoder(max_size, strict=True).encode(value, 0)
+
+
+def _is_simple(value: Any, max_size: int) -> bool:
+    """Whether a value is, as most are, an int or a list of ints that JSON has as well."""
+    if type(value) is int:
+        return max_size > 0 and -_NATIVE_INT < value < _NATIVE_INT
+    if type(value) is not list or len(value) >= max_size or not {*map(type, value)} <= _INT:
+        return False
+    return not value or (min(value) > -_NATIVE_INT and max(value) < _NATIVE_INT)
 
 
 def is_plain(value: Any, *, max_size: int = MAX_SIZE) -> bool:
@@ -94,7 +108,7 @@ class _Encoder:
         return self.encode_container(value, kind, depth + 1)
 
     def encode_int(self, value: int) -> Any:
-        if value.bit_length() <= _NATIVE_INT_BITS:
+        if -_NATIVE_INT < value < _NATIVE_INT:
             return value
         self.spend(value.bit_length() // 4)
         return {"i": hex(value)}
@@ -128,7 +142,11 @@ def decode(data: Any) -> Any:
     Raises:
         ValueError: `data` was not written by `encode`.
     """
-    return data if type(data) is int else _decode(data, 0)
+    if type(data) is int:
+        return data
+    if type(data) is list and {*map(type, data)} <= _INT:
+        return [*data]
+    return _decode(data, 0)
 
 
 def _decode(data: Any, depth: int) -> Any:
@@ -179,6 +197,8 @@ def same(actual: Any, expected: Any, *, tolerance: float = 0.0) -> bool:
     """
     if type(actual) is not type(expected):
         return False
+    if type(expected) is int:
+        return bool(actual == expected)
     if isinstance(expected, float):
         return _same_float(actual, expected, tolerance)
     if isinstance(expected, list | tuple):

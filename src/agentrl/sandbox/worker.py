@@ -64,7 +64,7 @@ class WorkerPool:
         self._pending: dict[bytes, Ticket] = {}
         self._queue: deque[Ticket] = deque()
         self._workers: list[WorkerProcess | None] = [None] * num_workers
-        self._directory = tempfile.TemporaryDirectory(prefix="agentrl-sandbox-")
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[int, WorkerProcess] = {}
@@ -127,7 +127,8 @@ class WorkerPool:
             self._discard(index, "the sandbox pool was closed")
         if self._timer is not None:
             self._timer.cancel()
-        self._directory.cleanup()
+        if self._directory is not None:
+            self._directory.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +196,8 @@ class WorkerPool:
     def _worker(self, index: int) -> WorkerProcess:
         worker = self._workers[index]
         if worker is None:
+            if self._directory is None:  # not before there is a worker, which removes it when we are killed
+                self._directory = tempfile.TemporaryDirectory(prefix="agentrl-sandbox-")
             worker = WorkerProcess(self.limits, Path(self._directory.name) / str(index))
             self._workers[index] = worker
         return worker

@@ -3,7 +3,8 @@
 Run as ``python -s -S -P -B worker_main.py WALL_S CPU_S MEMORY_MIB OUTPUT_BYTES``, with an environment that holds
 a fixed PYTHONHASHSEED and no secrets (``-I`` would ignore the hash seed). Jobs come in on stdin and answers go out
 on stdout, each with a length of four bytes; an answer is a line (how the job ended, seconds) and what the job reported.
-The worker compiles tame programs (see programs.py) and runs none; it never reads a report. It ends when stdin ends.
+The worker compiles tame programs (see programs.py) and runs none; it never reads a report. It ends when stdin ends,
+also in the midst of a job, and then removes the directory that it was started in.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class Server:
     def serve(self) -> None:
         """Answer jobs until stdin ends."""
         while len(length := read_exactly(4)) == 4:
-            payload = read_exactly(struct.unpack(">I", length)[0])
+            size = struct.unpack(">I", length)[0]
+            payload = read_exactly(size)
+            if len(payload) < size:
+                return
             started = time.monotonic()
             end, output = self.run(json.loads(payload))
             answer = f"{end} {time.monotonic() - started:.6f}\n".encode() + output
@@ -136,11 +140,15 @@ class Server:
     def collect(self, source: int, wall_s: float, shares: int) -> tuple[bytes, bool]:
         """What the job reports until it ends, its time is over or it writes too much; whether its time was over."""
         deadline = time.monotonic() + wall_s
+        watched = select.poll()
+        watched.register(source, select.POLLIN)
+        watched.register(0, 0)  # no event but the end of the pool, which waits for its jobs unless it was killed
         cap = 2 * shares * self.output_bytes + 65_536
         output = bytearray()
         while len(output) <= cap:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([source], [], [], left)[0]:
+            ready = watched.poll(max(0.0, left) * 1000.0)
+            if not ready or left <= 0 or 0 in dict(ready):
                 return bytes(output), True
             part = os.read(source, 65_536)
             if not part:
@@ -170,6 +178,15 @@ def clean_directory() -> None:
                 (os.rmdir if name in folders and not os.path.islink(path) else os.unlink)(path)
 
 
+def leave_directory() -> None:
+    """Remove our working directory and, when we are the last worker there, the pool's. A killed pool cannot do it."""
+    with contextlib.suppress(OSError):  # the pool was faster, or another worker still lives there
+        clean_directory()
+        path = os.getcwd()
+        os.rmdir(path)
+        os.rmdir(os.path.dirname(path))
+
+
 def kill_orphans() -> None:
     """Kill processes that left the job's session; as their subreaper the worker inherits them."""
     while True:
@@ -197,7 +214,9 @@ def main() -> None:
     sys.argv[:] = ["program"]
     gc.collect()
     gc.freeze()
-    server.serve()
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for the answer any more
+        server.serve()
+    leave_directory()
 
 
 if __name__ == "__main__":

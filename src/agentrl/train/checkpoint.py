@@ -48,13 +48,22 @@ def write_checkpoint(root: Path, name: str, checkpoint: Checkpoint, *, keep: int
         write_atomic(partial / file, data)
     digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
     write_atomic(partial / _STATE, json.dumps({"schema": 1, "sha256": digests, **checkpoint.state}).encode())
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        _remove(path)
     os.replace(partial, path)
     write_atomic(root / "latest", name.encode())
     passing = sorted((p for p in root.iterdir() if p.is_dir() and not _lasting(p)), key=lambda p: p.stat().st_mtime_ns)
     for old in passing[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     return path
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint so that a kill never leaves a part of it under its name."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.replace(path, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _lasting(path: Path) -> bool:

@@ -144,7 +144,10 @@ class PlainReporter(_Progress):
 
 
 class RichReporter(_Progress):
-    """A table of the last steps under a progress bar, redrawn in place; notes stay above it."""
+    """A table of the last steps under a progress bar, redrawn in place; notes stay above it.
+
+    Of each phase its last step stays as a line. Nothing is cut on a terminal of 80 columns.
+    """
 
     def __init__(self, console: Console, *, rows: int = 8, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
@@ -159,18 +162,20 @@ class RichReporter(_Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._keep_last()
         self._live.stop()
 
     def phase(self, name: str, total: int) -> None:
-        """Start a new table; the last row of the phase before stays as a line."""
+        """Start a new table."""
         self._keep_last()
-        self._rows.clear()
         self._begin(name, total)
         self._redraw()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a row."""
+        """Add a row. The last of a phase ends its table, so that what follows is told after it."""
         self._rows.append((step, self._advance(step, metrics)))
+        if step == self._total:
+            self._keep_last()
         self._redraw()
 
     def evaluation(self, name: str, step: int, mean: float, low: float, high: float) -> None:
@@ -185,13 +190,14 @@ class RichReporter(_Progress):
     def _keep_last(self) -> None:
         if self._rows:
             step, metrics = self._rows[-1]
+            self._rows.clear()
             self.note(f"{self._name} {step}/{self._total} · " + " · ".join(f"{h} {t}" for h, t in formatted(metrics)))
 
     def _redraw(self) -> None:
         self._live.update(self._view(), refresh=True)
 
     def _view(self) -> RenderableType:
-        bar = Table.grid(padding=(0, 1))
+        bar = Table.grid(padding=(0, 2, 0, 0))
         elapsed = duration(self._clock() - self._began)
         spent = f"{self._step}/{self._total} · {elapsed} · left {self._left()}"
         bar.add_row(Text(self._name, style="bold"), ProgressBar(self._total or 1, self._step, width=30), spent)
@@ -199,11 +205,12 @@ class RichReporter(_Progress):
 
 
 def step_table(rows: deque[tuple[int, dict[str, float]]]) -> Table:
-    """The given steps as a table, with the columns that any of them has."""
+    """The given steps as a table, with the columns that any of them has and headings of up to two lines."""
     columns = [column for column in COLUMNS if any(column.metric in metrics for _, metrics in rows)]
-    table = Table("step", *(column.heading for column in columns), box=None, header_style="bold cyan", padding=(0, 1))
-    for column in table.columns:
-        column.justify = "right"
+    table = Table(box=None, header_style="bold cyan", padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in ("step", *(column.heading for column in columns)):
+        narrow = heading.replace(" ", "\n").replace("/", "\n/")
+        table.add_column(narrow, justify="right", vertical="bottom", no_wrap=True)
     for step, metrics in rows:
         texts = [format(metrics[c.metric], c.form) if c.metric in metrics else "" for c in columns]
         table.add_row(str(step), *texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from agentrl.files import write_atomic
 from agentrl.store import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]
@@ -35,7 +37,9 @@ def learning_curve(folder: RunFolder) -> Path:
     config = folder.config
     figure.suptitle(f"{config.recipe}, seed {config.seed}", fontsize=12, fontweight="bold")
     path = folder.path / "curves.png"
-    figure.savefig(path)
+    picture = io.BytesIO()
+    figure.savefig(picture)
+    write_atomic(path, picture.getvalue())
     return path
 
 

@@ -127,7 +127,7 @@ def attempt(trace: Trace, vocabulary: Sequence[str] | None = None, *, tokens: bo
     parts: list[RenderableType] = [Text(f"{trace.id}  task {trace.task_id}  seed {trace.seed}", style="bold")]
     for index, node in enumerate(trace.nodes):
         parts += [_heading(index, node), Padding(Text(_said(node.message)), (0, 0, 0, 4))]
-        if tokens:
+        if tokens and (node.context_ids or node.sampled_ids):
             parts.append(Padding(token_table(node, trace.metadata.get("advantage"), vocabulary), (0, 0, 0, 4)))
     return Group(*parts, *(Text(line) for line in _ending(trace)))
 

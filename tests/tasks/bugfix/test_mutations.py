@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import TaskError
-from agentrl.tasks.bugfix.mutations import KINDS, mutations
+from agentrl.tasks.bugfix.mutations import KINDS, Mutation, _compiles, mutations
+from agentrl.tasks.bugfix.program import Program
 from agentrl.tasks.bugfix.repo import PACKAGES, package_files
 from agentrl.tasks.bugfix.small import references
 
@@ -144,6 +145,42 @@ def test_edits_of_real_programs_compile_differ_and_touch_little(text: str) -> No
         changed = [line for line in difflib.ndiff(text.split("\n"), mutation.source.split("\n")) if line[0] in "+-"]
         removed = sum(line[0] == "-" for line in changed)
         assert removed <= mutation.before.count("\n") + 4
+
+
+ODD_LINES = [
+    "def f(x):\n    return 1or x, x-1\n",  # 0or x would not parse
+    "def f(x):\n    match x:\n        case 1 + 2j: return x - 1\n        case -1:\n            x = 1; return x\n",
+    "def f(x):\n    for y in \\\n      x: z = 1\n    return x\n",
+    "def f(x):\n    if x > 1: return x - 1\n    elif x < 2: return 1 + x\n    return x\n",
+    "def f(a):\n    global b\n    b = a\n    for c in a: b = b + 1\n    return b + a\n",
+    'def f(a):\n    t = """\n    b = a + 1\n    """; b = a + 1\n    return g(a,\n        b - 1)\n',
+    "x = [1,\n  2 + 3]\nfor y in x:\n    if y: break\n    else: continue\n",
+]
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize("text", [*ODD_LINES, *EVERY_TEXT[::9]])
+def test_what_one_line_proves_is_what_the_whole_module_says(text: str) -> None:
+    program = Program(text)
+    for kind in KINDS.values():
+        for edit in kind(program):
+            source = program.apply(edit)
+            line = program.place(edit.changes[0].start)[0]
+            mutation = Mutation(kind="", source=source, line=line, column=0, before="", after="")
+            try:
+                compile(source, "m", "exec")
+            except SyntaxError:
+                assert not _compiles(program, edit, mutation)
+            else:
+                assert _compiles(program, edit, mutation)
+
+
+def test_spans_count_characters_also_where_the_syntax_tree_counts_bytes() -> None:
+    program = Program('# é\ndef f(n):\n    return "é" + n, n < 3\n')
+    (comparison,) = program.find(ast.Compare)
+    assert program.source(comparison) == "n < 3"
+    # "# é\n" has 4 characters and "def f(n):\n" 10; "    return " has 11, then '"é" + n, ' has 9
+    assert program.span(comparison) == (4 + 10 + 11 + 9, 4 + 10 + 11 + 9 + 5)
 
 
 def test_the_order_is_that_of_the_text_and_always_the_same() -> None:

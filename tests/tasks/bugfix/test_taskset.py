@@ -19,7 +19,7 @@ from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix.candidate import call_source
 from agentrl.tasks.bugfix.environment import is_test_path
 from agentrl.tasks.bugfix.taskset import LEVELS, BugFix
-from agentrl.types import Task
+from agentrl.types import Task, ToolCall
 
 SIZES = {"tiny": 30, "small": 40, "repo": 10}
 
@@ -165,3 +165,19 @@ def test_impossible_requests_name_what_is_possible() -> None:
         BugFix("tiny", "train", 0)
     with pytest.raises(TaskError, match="task 'x' is not of this set; its tasks are bugfix-v1/tiny/train/0 to"):
         tasks_of("tiny").solution("x")
+
+
+def test_programs_of_our_own_may_share_processes_and_nothing_changes_by_it() -> None:
+    tasks = BugFix("tiny", "train", 8)
+    shared = tasks.together()
+
+    async def reports(task_set: BugFix) -> list[str]:
+        environments = [task_set.environment(task_set[index]) for index in range(len(task_set))]
+        found = await asyncio.gather(*(environment.call(ToolCall(name="test")) for environment in environments))
+        return [observation.content for observation in found]
+
+    try:
+        assert asyncio.run(reports(shared)) == asyncio.run(reports(tasks))
+        assert shared[3] is tasks[3]
+    finally:
+        tasks.close()

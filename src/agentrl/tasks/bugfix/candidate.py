@@ -12,7 +12,9 @@ from agentrl.errors import TaskError
 Arguments = tuple[Any, ...]
 Inputs = Callable[[random.Random], Arguments]
 
-_MAX_REDRAWS = 1000
+_PATIENCE = 20
+"""Old inputs in a row, per value that is known. With n values as likely as each other, one that is left is missed with
+probability (1 - 1/n)^(20 n) < 1e-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +57,13 @@ class Generator(Protocol):
 
 
 def draw_inputs(
-    rng: random.Random, inputs: Inputs, *, num_visible: int, num_hidden: int
+    rng: random.Random, inputs: Inputs, *, num_visible: int, num_hidden: int, possible: int | None = None
 ) -> tuple[tuple[Arguments, ...], tuple[Arguments, ...]]:
     """Visible and hidden inputs from two generators with seeds of their own.
 
     All inputs are distinct, across the two sets as well, so that a table of the visible answers is worth
-    nothing on the hidden ones. A function with few possible inputs gets fewer, but at least one of each.
+    nothing on the hidden ones. A function with few possible inputs gets fewer, but at least one of each; who knows
+    how many are ``possible`` spares us the search for one more.
 
     Raises:
         TaskError: ``inputs`` has no two different values.
@@ -68,22 +71,26 @@ def draw_inputs(
     seen: set[str] = set()
     visible_seed, hidden_seed = rng.getrandbits(64), rng.getrandbits(64)
     visible = _distinct(random.Random(visible_seed), inputs, num_visible, seen)
-    hidden = _distinct(random.Random(hidden_seed), inputs, num_hidden, seen)
+    left = num_hidden if possible is None else min(num_hidden, possible - len(seen))
+    hidden = _distinct(random.Random(hidden_seed), inputs, left, seen)
     if not visible or not hidden:
         raise TaskError(f"{inputs!r} gave fewer than two different inputs; widen what it draws from")
     return visible, hidden
 
 
 def _distinct(rng: random.Random, inputs: Inputs, count: int, seen: set[str]) -> tuple[Arguments, ...]:
+    """New inputs, until there are enough or so many in a row are old that all there are must have been seen."""
     found: list[Arguments] = []
     redraws = 0
-    while len(found) < count and redraws < _MAX_REDRAWS:
+    while len(found) < count and redraws < _PATIENCE * (len(seen) + 1):
         arguments = inputs(rng)
-        if repr(arguments) in seen:
+        text = repr(arguments)
+        if text in seen:
             redraws += 1
             continue
-        seen.add(repr(arguments))
+        seen.add(text)
         found.append(arguments)
+        redraws = 0
     return tuple(found)
 
 

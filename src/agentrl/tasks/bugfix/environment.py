@@ -10,7 +10,7 @@ from typing import Literal
 from agentrl.errors import SandboxError, ScorerError, TaskError
 from agentrl.rewards.programs import Hidden, HiddenTests
 from agentrl.sandbox.jobs import Job, JobResult, Suite
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.sandbox.together import Runner
 from agentrl.tasks.bugfix.report import Style, format_report
 from agentrl.tasks.environment import ToolEnvironment, tool
 from agentrl.types import Observation, Score, Task, Trace
@@ -46,7 +46,7 @@ class BugFixEnvironment(ToolEnvironment):
     def __init__(
         self,
         task: Task,
-        pool: WorkerPool,
+        pool: Runner,
         *,
         hidden: Hidden,
         main: str,

@@ -32,13 +32,12 @@ def _other_starts(value: ast.expr) -> tuple[str, ...]:
 
 def overwritten_accumulator(program: Program) -> Iterator[Edit]:
     """``total += x`` becomes ``total = x``."""
-    for node in program.nodes:
-        if isinstance(node, ast.AugAssign):
-            start, end = program.span(node.target)[1], program.span(node.value)[0]
-            text = program.slice(start, end)
-            sign = start + text.index("=")
-            operator = start + len(text) - len(text.lstrip())
-            yield Edit(changes=(Change(start=operator, end=sign, text=""),), shown=program.span(node))
+    for node in program.find(ast.AugAssign):
+        start, end = program.span(node.target)[1], program.span(node.value)[0]
+        text = program.slice(start, end)
+        sign = start + text.index("=")
+        operator = start + len(text) - len(text.lstrip())
+        yield Edit(changes=(Change(start=operator, end=sign, text=""),), shown=program.span(node))
 
 
 def missing_base_case(program: Program) -> Iterator[Edit]:
@@ -58,8 +57,9 @@ def _is_guard(node: ast.stmt) -> bool:
 
 def missing_guard(program: Program) -> Iterator[Edit]:
     """An ``if ...: continue`` or ``if ...: break`` of a loop is gone."""
-    for node in program.nodes:
-        if isinstance(node, Loop) and len(node.body) > 1:
+    loops: tuple[Loop, ...] = (*program.find(ast.For), *program.find(ast.While))
+    for node in loops:
+        if len(node.body) > 1:
             for statement in node.body:
                 if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                     yield program.remove_lines(statement, statement)
@@ -67,9 +67,9 @@ def missing_guard(program: Program) -> Iterator[Edit]:
 
 def loop_exit(program: Program) -> Iterator[Edit]:
     """``break`` becomes ``continue`` and the reverse."""
-    for node in program.nodes:
-        if isinstance(node, ast.Break | ast.Continue):
-            yield program.replace(node, "continue" if isinstance(node, ast.Break) else "break")
+    for old, new in ((ast.Break, "continue"), (ast.Continue, "break")):
+        for node in program.find(old):
+            yield program.replace(node, new)
 
 
 def _leaves(node: ast.stmt) -> bool:
@@ -132,8 +132,8 @@ def _moved_default(program: Program, default: ast.expr, guard: ast.stmt, fresh: 
 
 def sorted_in_place(program: Program) -> Iterator[Edit]:
     """``return sorted(x)`` and ``y = sorted(x)`` become ``x.sort()``, which gives None."""
-    for node in program.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sorted":
+    for node in program.find(ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id == "sorted":
             whole = isinstance(program.parents[node], ast.Return | ast.Assign)
             if whole and isinstance(node.args[0], ast.Name):
                 rest = ", ".join(program.slice(*_keyword_span(program, keyword)) for keyword in node.keywords)

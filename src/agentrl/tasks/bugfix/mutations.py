@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from agentrl.errors import TaskError
@@ -92,20 +93,47 @@ def mutations(source: str, kinds: Iterable[str] | None = None) -> tuple[Mutation
         program = Program(source)
     except SyntaxError as error:
         raise TaskError(f"cannot mutate a source that does not parse: {error}") from error
-    found = [_mutation(program, name, edit) for name in names for edit in KINDS[name](program)]
-    found.sort(key=lambda m: (m.line, m.column, m.kind, m.after, m.source))
-    unique = {m.source: m for m in reversed(found) if m.source != source}
-    return tuple(m for m in found if unique.get(m.source) is m and _compiles(m.source))
+    found = [(_mutation(program, name, edit), edit) for name in names for edit in KINDS[name](program)]
+    found.sort(key=lambda pair: _order(pair[0]))
+    unique = {mutation.source: mutation for mutation, _ in reversed(found) if mutation.source != source}
+    return tuple(m for m, edit in found if unique.get(m.source) is m and _compiles(program, edit, m))
 
 
 def _mutation(program: Program, kind: str, edit: Edit) -> Mutation:
     line, column = program.place(edit.changes[0].start)
     start, end = edit.shown
-    before, after = program.slice(start, end).strip("\n"), program.apply(edit, start, end).strip("\n")
-    return Mutation(kind=kind, source=program.apply(edit), line=line, column=column, before=before, after=after)
+    source = program.apply(edit)
+    if start <= edit.changes[0].start and edit.changes[-1].end <= end:
+        after = source[start : end + len(source) - len(program.text)]
+    else:
+        after = program.apply(edit, start, end)
+    before, after = program.slice(start, end).strip("\n"), after.strip("\n")
+    return Mutation(kind=kind, source=source, line=line, column=column, before=before, after=after)
 
 
-def _compiles(source: str) -> bool:
+def _order(mutation: Mutation) -> tuple[int, int, str, str, str]:
+    return mutation.line, mutation.column, mutation.kind, mutation.after, mutation.source
+
+
+def _compiles(program: Program, edit: Edit, mutation: Mutation) -> bool:
+    """Whether the mutated module compiles. An edit inside of one line needs no more than that line to be right."""
+    rest = program.whole_lines.get(mutation.line)
+    if rest is not None:
+        start, end = program.line_span(mutation.line)
+        if edit.changes[-1].end < end:  # the first begins on the line, and they ascend
+            line = mutation.source[start : end + len(mutation.source) - len(program.text)]
+            if _line_compiles(line.strip(), rest):
+                return True
+    return _module_compiles(mutation.source)
+
+
+@lru_cache(maxsize=4096)
+def _line_compiles(line: str, rest: str) -> bool:
+    """Whether a line compiles where all is allowed that its surroundings may allow."""
+    return "\n" not in line and _module_compiles(f"async def f():\n while 1:\n  {line}{rest}\n")
+
+
+def _module_compiles(source: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

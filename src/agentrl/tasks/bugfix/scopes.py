@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from agentrl.tasks.bugfix.program import Loop, Program, Scope
+from agentrl.tasks.bugfix.program import Loop, Program, Scope, inner
 
 Role = Literal["parameter", "loop", "local"]
-_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = 16
+"""How many functions are remembered: those of one module or so. More would keep dead syntax trees from being freed."""
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class Binding:
     end: int
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_SCOPES)
 def bindings(scope: Scope) -> tuple[Binding, ...]:
     """Every binding of a function, by place; those of comprehensions are left out."""
     end = scope.end_lineno or scope.lineno
@@ -45,7 +48,7 @@ def same_role(program: Program, scope: Scope, node: ast.Name) -> list[str]:
 
     A name of a role of its own gets the parameters, or the locals where it is the only parameter.
     """
-    if any(isinstance(around, _Comprehension) for around in program.ancestors(node)):
+    if any(map(program.find, _COMPREHENSIONS)) and any(type(a) in _COMPREHENSIONS for a in program.ancestors(node)):
         return []
     bound = [b for b in bindings(scope) if b.start < node.lineno <= b.end]
     roles = {b.role for b in bound if b.name == node.id}
@@ -57,12 +60,13 @@ def same_role(program: Program, scope: Scope, node: ast.Name) -> list[str]:
     return list(dict.fromkeys(same or near))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_SCOPES)
 def integer_names(scope: Scope) -> frozenset[str]:
     """Names that count: targets of ``range`` and ``enumerate``, and those that get ints by their form."""
-    return frozenset(name for node in ast.walk(scope) for name in _integers(node))
+    return frozenset(name for node in inner(scope) for name in _integers(node))
 
 
+@lru_cache(maxsize=_SCOPES)
 def initial_values(scope: Scope) -> tuple[ast.Assign, ...]:
     """Assignments of one name that a later loop of the same function changes."""
     plain = [node for node in _own(scope) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
@@ -75,7 +79,7 @@ def _changes(loop: Loop, assignment: ast.Assign) -> bool:
     assert isinstance(name, ast.Name)
     if loop.lineno <= assignment.lineno:
         return False
-    for node in ast.walk(loop):
+    for node in inner(loop):
         if isinstance(node, ast.AugAssign | ast.Assign):
             targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
             if any(name.id in _targets(target) for target in targets):
@@ -109,15 +113,15 @@ def _is_integer_form(node: ast.expr) -> bool:
 
 
 def _targets(target: ast.expr) -> list[str]:
-    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [node.id for node in inner(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
-def _own(scope: Scope) -> Iterator[ast.stmt]:
+@lru_cache(maxsize=_SCOPES)
+def _own(scope: Scope) -> tuple[ast.stmt, ...]:
     """The statements of a function without those of functions inside it."""
-    waiting: list[ast.AST] = list(scope.body)
-    while waiting:
-        node = waiting.pop(0)
-        if isinstance(node, ast.stmt):
-            yield node
+    found: list[ast.AST] = list(scope.body)
+    for node in found:  # grows
         if not isinstance(node, Scope | ast.ClassDef):
-            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+            for name in _BLOCKS:
+                found += getattr(node, name, ())
+    return tuple(node for node in found if isinstance(node, ast.stmt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from typing import Literal
 from agentrl.errors import TaskError
 from agentrl.rewards.programs import HiddenCalls
 from agentrl.sandbox.jobs import Limits
+from agentrl.sandbox.together import Runner, Together
 from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix import repo, small, tiny
 from agentrl.tasks.bugfix.candidate import Generator, test_file, test_path
@@ -33,7 +35,6 @@ LevelName = Literal["tiny", "small", "repo"]
 Prompt = Callable[[Validated], tuple[Message, ...]]
 
 VERSION = "bugfix-v1"
-_GENERATION_LIMITS = Limits(wall_s=5.0, cpu_s=0.1)
 SYSTEM_PROMPT = (
     "You repair Python programs. You have four tools: `read` shows a file with line numbers, `test` runs the visible "
     "tests, `edit` replaces one line, and `submit` hands the work in and ends the attempt. Find the bug, change as "
@@ -45,12 +46,14 @@ SYSTEM_PROMPT = (
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """What makes a level: its stream of candidates, what the agent is told, which tasks it can take, and whether its
-    programs import nothing, so that they may be validated together in one process."""
+    programs import nothing, so that they may be validated together in one process. ``cpu_s`` is the processor time
+    after which a program counts as endless; it is many times what the slowest needs."""
 
     candidates: Generator
     prompt: Prompt
     expressible: Expressible | None = None
     together: bool = False
+    cpu_s: float = 0.1
 
 
 def chat_prompt(validated: Validated) -> tuple[Message, ...]:
@@ -68,7 +71,7 @@ def _tiny_prompt(validated: Validated) -> tuple[Message, ...]:
 
 LEVELS: Mapping[str, Level] = MappingProxyType(
     {
-        "tiny": Level(candidates=tiny.candidates, prompt=_tiny_prompt, together=True),
+        "tiny": Level(candidates=tiny.candidates, prompt=_tiny_prompt, together=True, cpu_s=0.025),
         "small": Level(candidates=small.candidates, prompt=chat_prompt),
         "repo": Level(candidates=repo.candidates, prompt=chat_prompt),
     }
@@ -85,7 +88,7 @@ def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, .
     """
     chosen, known_split = _level(level), _split(split)
     rng = random.Random(f"{VERSION}/{level}/{split}")
-    with WorkerPool(limits=_GENERATION_LIMITS) as pool:
+    with WorkerPool(limits=Limits(wall_s=5.0, cpu_s=chosen.cpu_s)) as pool:
         validator = Validator(pool, split=known_split, expressible=chosen.expressible, together=chosen.together)
         found = tuple(itertools.islice(validator.tasks(chosen.candidates(rng)), num_tasks))
     return found, validator.report
@@ -117,7 +120,7 @@ class BugFix:
         split: str = "train",
         num_tasks: int = 100,
         *,
-        pool: WorkerPool | None = None,
+        pool: Runner | None = None,
         report: Style | None = None,
         tests_writable: bool = False,
         reward: Reward = "hidden",
@@ -157,6 +160,12 @@ class BugFix:
             show_results=self._show_results,
         )
 
+    def together(self, num_shares: int = 2) -> BugFix:
+        """The same tasks for attempts whose programs are our own, such as demonstrations: they share processes."""
+        shared = copy.copy(self)
+        shared._pool = Together(self._running_pool(), num_shares)
+        return shared
+
     def hidden(self, task_id: str) -> HiddenCalls:
         """The hidden tests of a task, for scorers only. Raises TaskError for a task that is not of this set."""
         validated = self._validated(task_id)
@@ -173,7 +182,7 @@ class BugFix:
             self._own_pool.close()
             self._own_pool = None
 
-    def _running_pool(self) -> WorkerPool:
+    def _running_pool(self) -> Runner:
         if self._pool is not None:
             return self._pool
         if self._own_pool is None:

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate, draw_inputs
 from agentrl.tasks.bugfix.mutations import Mutation, mutations
@@ -32,6 +33,9 @@ SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value
 SILENT_SHARE = 0.33
 NUM_VISIBLE = 6
 NUM_HIDDEN = 12
+
+_FEW_INPUTS = {"n": 12, "x": 17}
+"""How many different inputs there are, by arguments, where that is fewer than are asked for."""
 
 OPERATORS = ("+", "-", "*")
 COMPARISONS = (">", "<", ">=", "<=")
@@ -190,7 +194,7 @@ def candidates(rng: random.Random) -> Iterator[Candidate]:
     while True:
         draw = _Draw(rng)
         draft = rng.choice(TEMPLATES)(draw)
-        found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(draft, mutation)]
+        found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(mutation)]
         if not found:
             continue
         kinds = sorted({mutation.kind for mutation in found})
@@ -206,7 +210,11 @@ def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: 
     reference = draft.source(slot if silent else None)
     broken = "\n".join([*reference.split("\n")[:2], *mutation.source.split("\n")[2:]])
     visible, hidden = draw_inputs(
-        rng, _inputs(draft.arguments, constants), num_visible=NUM_VISIBLE, num_hidden=NUM_HIDDEN
+        rng,
+        _inputs(draft.arguments, constants),
+        num_visible=NUM_VISIBLE,
+        num_hidden=NUM_HIDDEN,
+        possible=_FEW_INPUTS.get(draft.arguments),
     )
     return Candidate(
         family=draft.family,
@@ -223,13 +231,15 @@ def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: 
     )
 
 
-def _is_small(draft: Draft, mutation: Mutation) -> bool:
+def _is_small(mutation: Mutation) -> bool:
     """Whether a wrong number is next to the right one, so that a few tries find it where the docstring is silent."""
-    before, after = (
-        [int(number) for number in re.findall(r"\d+", text.split("\n")[mutation.line - 1])]
-        for text in (draft.source(), mutation.source)
-    )
+    before, after = _numbers(mutation.before), _numbers(mutation.after)
     return len(before) != len(after) or all(abs(x - y) <= 1 for x, y in zip(before, after, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 def _difference(before: str, after: str) -> tuple[int, int]:
@@ -246,8 +256,8 @@ def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Rand
 
     def near(rng: random.Random) -> int:
         if constants and rng.random() < 0.5:
-            return rng.choice(constants) + rng.randint(-1, 1)
-        return rng.randint(0, 9)
+            return rng.choice(constants) + rng.randrange(-1, 2)
+        return rng.randrange(10)
 
     def draw(rng: random.Random) -> Arguments:
         if arguments == "xs":

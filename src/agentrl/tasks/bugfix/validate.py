@@ -21,9 +21,9 @@ from agentrl.tasks.bugfix.candidate import Arguments, Candidate
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-_BATCH = 32
+_LOTS = (32, 64, 128)
 _NUM_SHARED = 2
-_JOBS = 3
+_JOBS = 2
 _PATIENCE = 20_000
 
 
@@ -61,7 +61,7 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lot:
-    """Candidates whose programs run: what is known without, and three jobs for each of which nothing is known."""
+    """Candidates whose programs run: what is known without, and two jobs for each of which nothing is known."""
 
     candidates: tuple[Candidate, ...]
     known: tuple[Drop | None, ...]
@@ -108,7 +108,7 @@ class Validator:
         split: the split to keep; None keeps all.
         expressible: a last condition of the level's own.
         together: whether programs may share a process, which is cheaper: for those that import nothing and so have
-            nothing to share. What does not finish there runs alone.
+            nothing to share. What does not finish there in time runs alone.
     """
 
     def __init__(
@@ -154,10 +154,12 @@ class Validator:
                 raise TaskError(f"the level has no more than {self._kept} different {wanted}; ask for fewer")
 
     def _judged(self, candidates: Iterable[Candidate]) -> Iterator[list[Validated | Drop]]:
-        """Verdicts on one lot of candidates after another; while programs run, the next lot is generated."""
+        """Verdicts on one lot of candidates after another; while programs run, the next lot is generated. Who wants few
+        tasks is not made to wait for a large lot."""
         stream = iter(candidates)
+        sizes = itertools.chain(_LOTS, itertools.repeat(_LOTS[-1]))
         running: _Lot | None = None
-        while lot := list(itertools.islice(stream, _BATCH)):
+        while lot := list(itertools.islice(stream, next(sizes))):
             started = self._start(lot)
             if running is not None:
                 yield self._judge(running)
@@ -166,10 +168,10 @@ class Validator:
             yield self._judge(running)
 
     def _start(self, candidates: Sequence[Candidate]) -> _Lot:
-        """Set three jobs going for every candidate that is new."""
+        """Set two jobs going for every candidate that is new."""
         known = tuple(map(self._known, candidates))
         fresh = [candidate for candidate, drop in zip(candidates, known, strict=True) if drop is None]
-        jobs = [job for c in fresh for job in (_reference_job(c), _visible_job(c), _hidden_job(c))]
+        jobs = [job for c in fresh for job in (_reference_job(c), _broken_job(c))]
         wanted = _shared(jobs) if self._together else jobs
         return _Lot(candidates=tuple(candidates), known=known, jobs=jobs, tickets=self._pool.start(wanted))
 
@@ -180,8 +182,9 @@ class Validator:
             if drop is not None:
                 verdicts.append(drop)
                 continue
-            reference, broken, hidden = itertools.islice(results, _JOBS)
+            reference, broken = itertools.islice(results, _JOBS)
             draft = _draft(candidate, reference, broken)
+            hidden = broken.outcomes[len(candidate.visible) :]
             verdicts.append(draft if isinstance(draft, Drop) else self._last_word(draft, hidden))
         return verdicts
 
@@ -200,7 +203,7 @@ class Validator:
         results = self._pool.finish(lot.tickets)
         if self._together:
             parts = [part for result in results for part in result.parts]
-            results = self._again(lot.jobs, parts, lambda result: not result.repeatable)
+            results = self._again(lot.jobs, parts, lambda result: not result.repeatable or result.end == "timeout")
         return self._again(lot.jobs, results, lambda result: result.end == "timeout" and not result.repeatable)
 
     def _again(
@@ -210,10 +213,8 @@ class Validator:
         fresh = dict(zip(indices, self._pool.run_sync([jobs[index] for index in indices]), strict=True))
         return [fresh.get(index, result) for index, result in enumerate(results)]
 
-    def _last_word(self, draft: Validated, result: JobResult) -> Validated | Drop:
-        if result.end == "timeout":
-            return Drop.TIMEOUT
-        fails = not all(map(_passes, result.outcomes, draft.hidden))
+    def _last_word(self, draft: Validated, hidden: Sequence[Outcome]) -> Validated | Drop:
+        fails = not all(map(_passes, hidden, draft.hidden))
         if not draft.failing:
             return Drop.VISIBLE_PASS if fails else Drop.EQUIVALENT
         if not fails:
@@ -250,13 +251,10 @@ def _reference_job(candidate: Candidate) -> Job:
     return Job(files=candidate.reference, run=Calls(module=candidate.module, calls=(*calls, *reversed(calls))))
 
 
-def _visible_job(candidate: Candidate) -> Job:
-    calls = tuple((candidate.function, arguments) for arguments in candidate.visible)
-    return Job(files=candidate.files, run=Calls(module=candidate.module, calls=calls))
-
-
-def _hidden_job(candidate: Candidate) -> Job:
-    return Job(files=candidate.files, run=Calls(module=candidate.module, calls=hidden_calls(candidate)))
+def _broken_job(candidate: Candidate) -> Job:
+    """The visible calls, then the hidden ones of a fresh module, as the two will be made apart."""
+    visible = tuple((candidate.function, arguments) for arguments in candidate.visible)
+    return Job(files=candidate.files, run=Calls(module=candidate.module, calls=visible, then=hidden_calls(candidate)))
 
 
 def _draft(candidate: Candidate, reference: JobResult, broken: JobResult) -> Validated | Drop:
@@ -273,7 +271,7 @@ def _draft(candidate: Candidate, reference: JobResult, broken: JobResult) -> Val
         candidate=candidate,
         visible=values[:count],
         hidden=values[count:],
-        outcomes=broken.outcomes,
+        outcomes=broken.outcomes[:count],
         failing=0 if all(passes) else passes.index(False) + 1,
     )
 

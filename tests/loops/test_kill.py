@@ -1,0 +1,69 @@
+"""A run that is killed at any moment and resumed ends as if nothing had happened, and leaves nothing behind."""
+
+import random
+import sys
+
+import pytest
+
+from tests.loops.killing import Place, result
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+
+NUM_OPERATIONS = 115
+"""File operations below the run folder, metrics left out, in a run that nobody kills."""
+
+
+def test_killed_in_every_phase_and_resumed_a_run_ends_as_one_that_was_left_alone(tmp_path):
+    alone, killed = Place(root=tmp_path / "alone").prepare(), Place(root=tmp_path / "killed").prepare()
+    running = alone.start()
+    assert killed.kill_when(killed.workers, random.Random(0).uniform(0.0, 0.2))  # while tasks are made
+    assert killed.leaves_nothing_behind()
+    killed.kill_before(r"open \S*/metrics.jsonl a", 103)  # in the warm start, after its checkpoint at step 100
+    assert killed.leaves_nothing_behind()
+    killed.kill_before(r"os.rename \S* \S*/checkpoints/rl-000004$")
+    leave_half_a_row(killed)
+    assert killed.leaves_nothing_behind()
+    killed.kill_before(r"os.rename \S* \S*/traces/eval-")  # its row of metrics is written, no checkpoint follows
+    assert killed.leaves_nothing_behind()
+    expected = result(alone.finished(running))
+    same(result(killed.finish()), expected)
+    assert alone.leaves_nothing_behind()
+    assert killed.leaves_nothing_behind()
+    trained = [row for row in expected["metrics"] if row["phase"] == "rl" and (row.get("grad_norm") or 0.0) > 0.0]
+    assert len(trained) >= 2, "the run is too easy or too hard to tell whether RL was resumed"
+
+
+def leave_half_a_row(place: Place) -> None:
+    """What a kill in the midst of writing leaves."""
+    with (place.folder().path / "metrics.jsonl").open("a") as file:
+        file.write('{"phase": "rl", "st')
+
+
+def same(found: dict[str, object], expected: dict[str, object]) -> None:
+    """Compare part by part, so that a failure names the part."""
+    for part in expected:
+        assert found[part] == expected[part], part
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return result(Place(root=tmp_path_factory.mktemp("alone")).prepare().finish())
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments(tmp_path, expected, seed):
+    rng, place = random.Random(seed), Place(root=tmp_path).prepare()
+    for _ in range(6):
+        place.kill_when(lambda: True, rng.uniform(1.5, 9.0))
+        assert place.leaves_nothing_behind()
+    same(result(place.finish()), expected)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", sorted(random.Random(0).sample(range(1, NUM_OPERATIONS + 1), 16)))
+def test_killed_before_a_file_operation(tmp_path, expected, number):
+    place = Place(root=tmp_path).prepare()
+    place.kill_before(r"^(?!.*/metrics).*\bruns/", number)
+    assert place.leaves_nothing_behind()
+    same(result(place.finish()), expected)
