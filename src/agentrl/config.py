@@ -71,7 +71,9 @@ class WarmStartConfig(Section):
     batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
     learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
     matrix_learning_rate: float = Field(default=2e-2, gt=0, description="peak learning rate of Muon (matrices)")
-    meddles: float = Field(default=0.35, ge=0, le=1, description="chance that a right line is edited too, untested")
+    reverts: float = Field(
+        default=0.35, ge=0, le=1, description="chance that a repair that passed its tests is taken back"
+    )
     wrong_edit: float = Field(default=0.1, ge=0, le=1, description="chance that an edit of the broken line is wrong")
     untested: float = Field(default=0.3, ge=0, le=1, description="chance that an edit is handed in without a test run")
     gives_up: float = Field(

@@ -59,7 +59,7 @@ HARNESS = ToolLoop(RENDERER, Limits(turns=5, reply=16, context=256))
 SHAPE = TransformerShape(vocab_size=RENDERER.vocab_size, layers=1, width=16, heads=2, mlp_width=32, context=256)
 
 BROKEN = '''def f(xs):
-    """t = 0 add x"""
+    """t is 0 plus x"""
     t = 1
     for x in xs:
         t = t + x

@@ -15,11 +15,11 @@ from agentrl.tokens.tiny import decode
 from tests.golden import attempts
 
 DIGESTS = {
-    "masks.json": "2d48c57a27f764c71d401f6fcf601569f07ac4765c65542dd0ea8e77d7d0e43e",
-    "model.safetensors": "031bf85191c74eca4ad533508003987e8649e05042ffdd1a184adbb37fe7881c",
-    "show-meddles.txt": "12646eb50c8d8c6d0e235af28ad6ebdcbb1a3a64553499d767df02bef896c737",
-    "show-sampled.txt": "11ac12dda1095800b411dd1b1c56aeabfc0c8c36a80a40d8881eb11a1f5e7dfe",
-    "traces-schema-1.jsonl": "ced75446e207092bb3fab23f63f0bce05937516b95611b57defe36509c6bcdfd",
+    "masks.json": "42b75422e18cf7fd1c241a263876fe6a3a6f04b76a3edee19f1527b4e33c0cac",
+    "model.safetensors": "d2a057957ccf1e8767bb9a7be7530e1115d326e184b2e722ffec388f367d9264",
+    "show-meddles.txt": "2c054530fa9b848c331c64494acdd4f08c1ed87f6ce7a7975598a230467d9bec",
+    "show-sampled.txt": "ef066f368ff3e5c6fafeb3463c27160adb804c43843bffb885e3e43f546da820",
+    "traces-schema-1.jsonl": "fd9ab9a0db84026d9fce1cf8868ad2286afce45c69e3bd724204e7f126a72400",
 }
 """SHA-256 of the files: they change only together with this table."""
 
@@ -28,13 +28,14 @@ CHECKED = {
     "scripted-meddles-1": ("done", "0 of 3", "0 of 2", 0.0),
     "scripted-hard_codes-2": ("done", "1 of 3", "2 of 2", 0.0),
     "scripted-runs_out-3": ("max_turns", "3 of 3", "2 of 2", 1.0),
-    "sampled-0-0": ("max_turns", "0 of 3", "0 of 2", 0.0),
+    "sampled-0-0": ("max_turns", "0 of 3", "0 of 1", 0.0),
     "sampled-0-1": ("done", "0 of 3", "0 of 2", 0.0),
-    "sampled-0-2": ("done", "3 of 3", "2 of 2", 1.0),
-    "sampled-0-3": ("max_tokens", "0 of 3", "0 of 2", 0.0),
+    "sampled-0-2": ("done", "0 of 3", "0 of 2", 0.0),
+    "sampled-0-3": ("max_tokens", "3 of 3", "2 of 2", 1.0),
 }
 """Why each ended, its hidden and visible tests, its reward. A sum that starts at 1 fails all of them; f(xs) that takes
-1 off a sum above 2 passes the visible ones and only [4, 5] of the hidden ones."""
+1 off a sum above 2 passes the visible ones and only [4, 5] of the hidden ones. A program that cannot be read has one
+failing test, its file."""
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +97,10 @@ def test_the_masks_are_those_that_were_written_down(stored, played):
     assert decode(trained) == "edit\n9|t = 0 <end> edit\n3|t = 2 <end> test <end> submit <end>"
 
 
-def test_rewards_0_0_1_0_give_the_advantages_of_their_group(stored):
+def test_rewards_0_0_0_1_give_the_advantages_of_their_group(stored):
     # mean 1/4: 0 - 1/4 = -0.25 and 1 - 1/4 = 0.75
     found = [trace.metadata["advantage"] for trace in stored[SCHEMA] if trace.group_id == "sampled-0"]
-    assert found == [-0.25, -0.25, 0.75, -0.25]
+    assert found == [-0.25, -0.25, -0.25, 0.75]
 
 
 @pytest.mark.parametrize("name", attempts.SHOWN)

@@ -17,6 +17,9 @@ from agentrl.tokens.samples import samples
 from agentrl.train.trainer import OptimizerSettings, supervised
 from agentrl.types import Sample, Task, Trace
 
+LOT = 128
+"""Tasks that are demonstrated at the same time."""
+
 
 def warm_start(run: RunContext) -> None:
     """Teach the policy the tools, and what a repair looks like."""
@@ -53,23 +56,31 @@ def warm_start(run: RunContext) -> None:
 async def _demonstrate_all(run: RunContext) -> list[list[Sample]]:
     """The samples of every training task's demonstrations, one list a task."""
     task_set = run.train_tasks().together(run.config.sandbox.workers)  # the solver's programs are our own
+    run.reporter.note(f"demonstrating {len(task_set)} tasks")
+    free = asyncio.Semaphore(2)  # while the programs of one lot run, the next lot is written
+
+    async def lot(first: int) -> list[list[Sample]]:
+        async with free:
+            return await _demonstrate_lot(run, task_set, range(first, min(first + LOT, len(task_set))))
+
+    lots = await asyncio.gather(*(lot(first) for first in range(0, len(task_set), LOT)))
+    return [made for lot in lots for made in lot]
+
+
+async def _demonstrate_lot(run: RunContext, task_set: BugFix, indices: range) -> list[list[Sample]]:
     count = run.config.warm_start.demonstrations
-    made: list[list[Sample]] = []
-    for first in range(0, len(task_set), 128):
-        tasks = [task_set[index] for index in range(first, min(first + 128, len(task_set)))]
-        traces = await asyncio.gather(*(_demonstrate(run, task_set, task, n) for task in tasks for n in range(count)))
-        for index in range(len(tasks)):
-            mine = traces[index * count : (index + 1) * count]
-            made.append([sample for trace in mine for sample in samples(trace, None, objective="ce")])
-        if first == 0:
-            run.folder.write_traces("warm_start", 0, traces)
-    return made
+    tasks = [task_set[index] for index in indices]
+    traces = await asyncio.gather(*(_demonstrate(run, task_set, task, n) for task in tasks for n in range(count)))
+    if indices.start == 0:
+        run.folder.write_traces("warm_start", 0, traces)
+    by_task = (traces[start : start + count] for start in range(0, len(traces), count))
+    return [[sample for trace in mine for sample in samples(trace, None, objective="ce")] for mine in by_task]
 
 
 async def _demonstrate(run: RunContext, task_set: BugFix, task: Task, number: int) -> Trace:
     settings = run.config.warm_start
     mistakes = Mistakes(
-        meddles=settings.meddles,
+        reverts=settings.reverts,
         wrong_edit=settings.wrong_edit,
         untested=settings.untested,
         gives_up=settings.gives_up,

@@ -1,6 +1,6 @@
 """TinyAgent's vocabulary and renderer: about two hundred ids, one a word.
 
-It covers Python's tokens of the tiny grammar, the words of its docstrings, roles, tool calls and test results.
+It covers Python's tokens of the tiny grammar, the words of its comments, roles, tool calls and test results.
 Text in that language is written and read back exactly (`decode(encode(text)) == text`); text outside of it is
 refused, never mangled.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from agentrl.errors import RendererError
 from agentrl.types import Message, ToolCall, ToolSpec
@@ -36,7 +37,7 @@ PYTHON = (
     *("==", "!=", "<", ">", "<=", ">=", '"""'),
 )
 NAMES = ("f", "a", "b", "c", "i", "n", "r", "t", "x", "xs")
-DOC = (*("add", "give", "list", "otherwise", "some", "to"),)
+COMMENTS = ("#", "plus", "minus", "times", "above", "below", "at least", "is", "give", "from", "to", "some")
 RESULTS = (
     *("fix", "ok", "error", "passed", "failed", "raised", "expected", "submitted", "done"),
     *(f"test_{n}" for n in range(1, 9)),
@@ -44,12 +45,14 @@ RESULTS = (
     *("AttributeError", "UnboundLocalError", "RecursionError", "OverflowError", "AssertionError", "MemoryError"),
     *("KeyError", "IndentationError", "ImportError", "RuntimeError", "StopIteration"),
 )
-WORDS = tuple(dict.fromkeys((*CONTROL, *TOOLS, *LINES, *INDENTS, *NUMBERS, *DIGITS, *PYTHON, *NAMES, *DOC, *RESULTS)))
+WORDS = tuple(
+    dict.fromkeys((*CONTROL, *TOOLS, *LINES, *INDENTS, *NUMBERS, *DIGITS, *PYTHON, *NAMES, *COMMENTS, *RESULTS))
+)
 IDS: Mapping[str, int] = {word: index for index, word in enumerate(WORDS)}
 
 _NOT_TEXT = frozenset((*CONTROL, *LINES))
 _LISTING = re.compile(r"(\d+)\|")
-_WORD = re.compile(r'"""|//|[=!<>]=|[-+*]=|\d+|[A-Za-z_]\w*|[-+*%=<>()\[\]:,.]')
+_WORD = re.compile(r'"""|at least\b|//|[=!<>]=|[-+*]=|\d+|[A-Za-z_]\w*|[-+*%=<>()\[\]:,.#]')
 _NO_SPACE_BEFORE = frozenset(")]:,.")
 _NO_SPACE_AFTER = frozenset("([.")
 _OPERANDS = frozenset((*NUMBERS, *NAMES, ")", "]", "True", "False", "None"))
@@ -65,7 +68,7 @@ def encode(text: str) -> tuple[int, ...]:
     """
     words: list[str] = []
     for number, line in enumerate(text.split("\n")):
-        line_words = list(_line_words(line))
+        line_words = _line_words(line)
         if number and not (line_words and line_words[0] in LINES):
             words.append("<nl>")
         words.extend(line_words)
@@ -77,7 +80,13 @@ def encode(text: str) -> tuple[int, ...]:
     return ids
 
 
-def _line_words(line: str) -> Iterator[str]:
+@lru_cache(maxsize=1 << 14)
+def _line_words(line: str) -> tuple[str, ...]:
+    """The words of a line. Programs of the grammar share most of their lines, so they are remembered."""
+    return tuple(_split(line))
+
+
+def _split(line: str) -> Iterator[str]:
     listing = _LISTING.match(line)
     if listing:
         yield _known(f"L{listing[1]}")
@@ -123,10 +132,11 @@ def decode(token_ids: Sequence[int]) -> str:
             lines.append([word])
         else:
             lines[-1].append(word)
-    return "\n".join(_spaced(line) for line in lines)
+    return "\n".join(_spaced(tuple(line)) for line in lines)
 
 
-def _spaced(words: Sequence[str]) -> str:
+@lru_cache(maxsize=1 << 14)
+def _spaced(words: tuple[str, ...]) -> str:
     """Join the words of a line with the spaces that canonical Python has."""
     text = ""
     if words and words[0] in LINES:
@@ -146,7 +156,11 @@ def _spaced(words: Sequence[str]) -> str:
             or (word in DIGITS and before in DIGITS)
             or (quoted and (word == '"""' or before == '"""'))
         )
-        text += ("" if glued else " ") + (word[2] if word in DIGITS else word)
+        text += (
+            (" " if word == "#" and text.strip() else "")
+            + ("" if glued else " ")
+            + (word[2] if word in DIGITS else word)
+        )
         unary = word == "-" and before not in _OPERANDS and before not in DIGITS
         if word == '"""':
             quoted = True

@@ -27,9 +27,13 @@ def edits(kind: str, body: str) -> list[tuple[str, str]]:
 
 
 CASES = [
-    ("comparison", "return n < 3", [("n < 3", "n <= 3"), ("n < 3", "n > 3")]),
+    ("comparison", "return n < 3", [("n < 3", s) for s in ("n <= 3", "n > 3", "n >= 3")]),
     ("comparison", "return n not in xs", [("n not in xs", "n in xs")]),
-    ("comparison", "return 0 <= n != 4", [("0 <= n != 4", s) for s in ("0 < n != 4", "0 >= n != 4", "0 <= n == 4")]),
+    (
+        "comparison",
+        "return 0 <= n != 4",
+        [("0 <= n != 4", s) for s in ("0 < n != 4", "0 > n != 4", "0 >= n != 4", "0 <= n == 4")],
+    ),
     ("bound", "return range(n)", [("range(n)", "range(n + 1)"), ("range(n)", "range(n - 1)")]),
     (
         "bound",
@@ -37,7 +41,7 @@ CASES = [
         [("range(1, n - 1)", s) for s in ("range(0, n - 1)", "range(2, n - 1)", "range(1, n - 2)", "range(1, n)")],
     ),
     ("arithmetic", "return n + 1", [("n + 1", "n * 1"), ("n + 1", "n - 1")]),
-    ("arithmetic", "n -= 2\nreturn n", [("n -= 2", "n += 2")]),
+    ("arithmetic", "n -= 2\nreturn n", [("n -= 2", "n *= 2"), ("n -= 2", "n += 2")]),
     ("arithmetic", "return 'a' + n", []),
     ("division", "return n // 2", [("n // 2", "n / 2")]),
     ("division", "n /= 2\nreturn n", [("n /= 2", "n //= 2")]),

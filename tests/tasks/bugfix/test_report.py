@@ -11,10 +11,11 @@ from agentrl.sandbox import CaseOutcome, Job, JobResult, Limits, Suite, WorkerPo
 from agentrl.tasks.bugfix.environment import is_test_path
 from agentrl.tasks.bugfix.report import short_report
 from agentrl.tasks.bugfix.taskset import BugFix
+from agentrl.tasks.bugfix.tiny import COMMENT
 from agentrl.tokens.tiny import IDS, NAMES, NUMBERS, PYTHON, decode, encode
 from agentrl.types import Task
 
-NUM_CASES = 200
+NUM_CASES = 400
 WORDS = (*PYTHON, *NAMES, *NUMBERS[:10], *NUMBERS[-2:])
 
 
@@ -31,9 +32,9 @@ def random_edit(rng: random.Random, line: str) -> str:
 def edited(rng: random.Random, task: Task) -> Job:
     files = dict(task.files)
     lines = files["prog.py"].split("\n")
-    number = rng.randrange(2, len(lines) - 1)
+    number = rng.randrange(1, len(lines) - 1)
     indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
-    lines[number] = indent + random_edit(rng, lines[number])
+    lines[number] = indent + random_edit(rng, lines[number].partition(COMMENT)[0])
     tests = tuple(path for path in files if is_test_path(path))
     return Job(files=files | {"prog.py": "\n".join(lines)}, run=Suite(paths=tests))
 

@@ -9,10 +9,10 @@ from agentrl.tasks.bugfix.program import Change, Edit, Program, inner
 from agentrl.tasks.bugfix.scopes import initial_values, integer_names, same_role
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
-    ast.Lt: ("<", ("<=", ">")),
-    ast.LtE: ("<=", ("<", ">=")),
-    ast.Gt: (">", (">=", "<")),
-    ast.GtE: (">=", (">", "<=")),
+    ast.Lt: ("<", ("<=", ">", ">=")),
+    ast.LtE: ("<=", ("<", ">=", ">")),
+    ast.Gt: (">", (">=", "<", "<=")),
+    ast.GtE: (">=", (">", "<=", "<")),
     ast.Eq: ("==", ("!=",)),
     ast.NotEq: ("!=", ("==",)),
     ast.In: ("in", ("not in",)),
@@ -22,8 +22,8 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
 }
 _OPERATORS: dict[type[ast.operator], tuple[str, tuple[str, ...]]] = {
     ast.Add: ("+", ("-", "*")),
-    ast.Sub: ("-", ("+",)),
-    ast.Mult: ("*", ("+",)),
+    ast.Sub: ("-", ("+", "*")),
+    ast.Mult: ("*", ("+", "-")),
     ast.Div: ("/", ("*",)),
     ast.FloorDiv: ("//", ("%",)),
     ast.Mod: ("%", ("//",)),
@@ -44,7 +44,7 @@ _COPIES = frozenset(["list", "dict", "copy", "deepcopy"])
 
 
 def comparison(program: Program) -> Iterator[Edit]:
-    """``a < b`` becomes ``a <= b`` or ``a > b``, ``==`` becomes ``!=``, ``in`` becomes ``not in``."""
+    """``a < b`` becomes ``a <= b``, ``a > b`` or ``a >= b``, ``==`` becomes ``!=``, ``in`` becomes ``not in``."""
     for node in program.find(ast.Compare):
         operands = [node.left, *node.comparators]
         for left, right, op in zip(operands[:-1], operands[1:], node.ops, strict=True):
@@ -54,7 +54,7 @@ def comparison(program: Program) -> Iterator[Edit]:
 
 
 def arithmetic(program: Program) -> Iterator[Edit]:
-    """``a + b`` becomes ``a - b`` or ``a * b``; also in ``a += b``. Text and lists are left alone."""
+    """``+``, ``-`` and ``*`` become one another; also in ``a += b``. Text and lists are left alone."""
     for node in _operations(program):
         left, right = _operands(node)
         if type(node.op) in _OPERATORS and not (_is_sequence(left) or _is_sequence(right)):

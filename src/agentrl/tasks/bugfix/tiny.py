@@ -1,7 +1,7 @@
-"""The `tiny` level: one function of 3 to 8 lines whose docstring says what each line is to do.
+"""The `tiny` level: one function of 3 to 8 lines whose comments say in words what each line is to do.
 
-Programs are drawn from five templates; one edit of the syntax tree breaks them. In a part of the tasks the docstring
-is silent (`some`) about the very thing that is broken, so that reading cannot tell the repair and only the tests can:
+Programs are drawn from five templates; one edit of the syntax tree breaks them. In a part of the tasks the comment is
+silent (`some`) about the very thing that is broken, so that reading cannot tell the repair and only the tests can:
 this is what makes several turns matter.
 """
 
@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate, draw_inputs
 from agentrl.tasks.bugfix.mutations import Mutation, mutations
@@ -29,59 +28,81 @@ KIND_WEIGHTS = {
     "lost_negation": 1,
 }
 KINDS = tuple(KIND_WEIGHTS)
-SILENT_KINDS = frozenset(("arithmetic", "comparison", "constant", "initial_value", "bound"))
-SILENT_SHARE = 0.33
-NUM_VISIBLE = 6
+RING_KINDS = ("arithmetic", "comparison", "constant", "initial_value", "bound")
+SILENT_SHARE = 0.5
+NUM_VISIBLE = 8
 NUM_HIDDEN = 12
 
-_FEW_INPUTS = {"n": 12, "x": 17}
+_FEW_INPUTS = {"n": 12, "x": 10}
 """How many different inputs there are, by arguments, where that is fewer than are asked for."""
 
-OPERATORS = ("+", "-", "*")
-COMPARISONS = (">", "<", ">=", "<=")
+OPERATORS = {"+": "plus", "-": "minus", "*": "times"}
+COMPARISONS = {">": "above", "<": "below", ">=": "at least"}
+NUMBERS = ("1", "2", "3")
+BOUNDS = ("n", "n + 1")
+RINGS = (tuple(OPERATORS), tuple(COMPARISONS), NUMBERS, BOUNDS)
+"""What can stand at the same place: where a comment is silent, it is one of these."""
+
+WORDS = {**OPERATORS, **COMPARISONS}
+COMMENT = "  # "
+FIRST_LINE = 2
+"""Number of a program's first line after the signature."""
+
+_PIECE = re.compile(r"(\bn \+ 1\b|\bn\b|[<>]=?|[-+*]|\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A piece of code that the docstring repeats, unless it is silent about it."""
+    """A piece of code that a comment repeats in words, unless it is silent about it."""
 
     code: str
+
+    @property
+    def words(self) -> str:
+        """What the comment says."""
+        return WORDS.get(self.code, self.code)
 
 
 Piece = str | Slot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A program before it has a docstring text: lines as (depth, pieces), and the docstring's pieces."""
+class Line:
+    """A line of a program: its code at a depth, and what its comment says (nothing for no comment)."""
 
-    family: str
-    arguments: str
-    lines: tuple[tuple[int, tuple[Piece, ...]], ...]
-    doc: tuple[Piece, ...]
+    depth: int
+    code: tuple[Piece, ...]
+    comment: tuple[Piece, ...] = ()
 
-    def source(self, hidden: Slot | None = None) -> str:
-        """The program, its docstring silent about ``hidden``."""
-        words = " ".join("some" if piece is hidden else _code(piece) for piece in self.doc)
-        body = ["    " * depth + "".join(map(_code, pieces)) for depth, pieces in self.lines]
-        return "\n".join([f"def f({self.arguments}):", f'    """{words}"""', *body]) + "\n"
+    def text(self, hidden: Slot | None = None) -> str:
+        """The line, its comment silent about ``hidden``."""
+        code = "    " * self.depth + "".join(piece if isinstance(piece, str) else piece.code for piece in self.code)
+        words = (
+            "some" if piece is hidden else piece if isinstance(piece, str) else piece.words for piece in self.comment
+        )
+        return code + COMMENT + " ".join(words) if self.comment else code
 
-    def slot_at(self, line: int, column: int) -> Slot | None:
-        """The slot at a place of the source (1-based line, 0-based column, its end included)."""
-        if line < 3:
-            return None
-        depth, pieces = self.lines[line - 3]
-        start = 4 * depth
-        for piece in pieces:
-            end = start + len(_code(piece))
-            if isinstance(piece, Slot) and start <= column <= end:
+    def slot_at(self, column: int) -> Slot | None:
+        """The slot that begins at a 0-based column of the code."""
+        start = 4 * self.depth
+        for piece in self.code:
+            if isinstance(piece, Slot) and start == column:
                 return piece
-            start = end
+            start += len(piece if isinstance(piece, str) else piece.code)
         return None
 
 
-def _code(piece: Piece) -> str:
-    return piece.code if isinstance(piece, Slot) else piece
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A right program whose comments are not written yet."""
+
+    family: str
+    arguments: str
+    lines: tuple[Line, ...]
+
+    def source(self, hidden: Slot | None = None) -> str:
+        """The program, its comments silent about ``hidden``."""
+        return "\n".join([f"def f({self.arguments}):", *(line.text(hidden) for line in self.lines)]) + "\n"
 
 
 class _Draw:
@@ -91,99 +112,80 @@ class _Draw:
         self.rng = rng
         self.constants: list[int] = []
 
-    def number(self, low: int = 1, high: int = 3) -> Slot:
-        return Slot(code=str(self.rng.randint(low, high)))
-
-    def threshold(self) -> Slot:
-        slot = self.number()
-        self.constants.append(int(slot.code))
-        return slot
+    def number(self) -> Slot:
+        return Slot(code=self.rng.choice(NUMBERS))
 
     def operator(self) -> Slot:
-        return Slot(code=self.rng.choice(OPERATORS))
+        return Slot(code=self.rng.choice(tuple(OPERATORS)))
 
-    def comparison(self) -> Slot:
-        return Slot(code=self.rng.choice(COMPARISONS))
+    def condition(self, depth: int) -> Line:
+        comparison, threshold = Slot(code=self.rng.choice(tuple(COMPARISONS))), self.number()
+        self.constants.append(int(threshold.code))
+        return Line(depth=depth, code=("if x ", comparison, " ", threshold, ":"), comment=("x", comparison, threshold))
+
+    def step(self, depth: int, before: str, name: str, after: str = "") -> Line:
+        """A line that works something out: ``before``, then the name with an operation on it."""
+        operator, number = self.operator(), self.number()
+        return Line(
+            depth=depth, code=(before, name, " ", operator, " ", number, after), comment=(name, operator, number)
+        )
+
+    def start(self) -> Line:
+        value = self.number()
+        return Line(depth=1, code=("t = ", value), comment=("t is", value))
 
 
 def _choice(draw: _Draw) -> Draft:
-    cmp, k, op1, c1, op2, c2 = (
-        *(draw.comparison(), draw.threshold()),
-        *(draw.operator(), draw.number(), draw.operator(), draw.number()),
+    other = draw.number()
+    lines = (
+        draw.condition(1),
+        draw.step(2, "return ", "x"),
+        Line(depth=1, code=("return ", other), comment=("give", other)),
     )
-    return Draft(
-        family="choice",
-        arguments="x",
-        lines=(
-            (1, ("if x ", cmp, " ", k, ":")),
-            (2, ("return x ", op1, " ", c1)),
-            (1, ("return x ", op2, " ", c2)),
-        ),
-        doc=("if x", cmp, k, "give x", op1, c1, "otherwise x", op2, c2),
-    )
+    return Draft(family="choice", arguments="x", lines=lines)
 
 
 def _filtered_sum(draw: _Draw) -> Draft:
-    start, op, c, cmp, k = draw.number(0, 3), draw.operator(), draw.number(), draw.comparison(), draw.threshold()
-    return Draft(
-        family="filtered_sum",
-        arguments="xs",
-        lines=(
-            (1, ("t = ", start)),
-            (1, ("for x in xs:",)),
-            (2, ("if x ", cmp, " ", k, ":")),
-            (3, ("t = t + x ", op, " ", c)),
-            (1, ("return t",)),
-        ),
-        doc=("t =", start, "if x", cmp, k, "add x", op, c),
+    lines = (
+        draw.start(),
+        Line(depth=1, code=("for x in xs:",)),
+        draw.condition(2),
+        draw.step(3, "t = t + ", "x"),
+        Line(depth=1, code=("return t",)),
     )
+    return Draft(family="filtered_sum", arguments="xs", lines=lines)
 
 
 def _range_sum(draw: _Draw) -> Draft:
-    start, op, c, low = draw.number(0, 3), draw.operator(), draw.number(), draw.number(0, 3)
-    upto = Slot(code="n + 1") if draw.rng.random() < 0.5 else Slot(code="n")
-    return Draft(
-        family="range_sum",
-        arguments="n",
-        lines=(
-            (1, ("t = ", start)),
-            (1, ("for i in range(", low, ", ", upto, "):")),
-            (2, ("t = t + i ", op, " ", c)),
-            (1, ("return t",)),
-        ),
-        doc=("t =", start, "i in range", low, "to", upto, "add i", op, c),
+    low, high = draw.number(), Slot(code=draw.rng.choice(BOUNDS))
+    lines = (
+        draw.start(),
+        Line(depth=1, code=("for i in range(", low, ", ", high, "):"), comment=("i from", low, "to", high)),
+        draw.step(2, "t = t + ", "i"),
+        Line(depth=1, code=("return t",)),
     )
+    return Draft(family="range_sum", arguments="n", lines=lines)
 
 
 def _listing(draw: _Draw) -> Draft:
-    op, c, cmp, k = draw.operator(), draw.number(), draw.comparison(), draw.threshold()
-    return Draft(
-        family="listing",
-        arguments="xs",
-        lines=(
-            (1, ("r = []",)),
-            (1, ("for x in xs:",)),
-            (2, ("if x ", cmp, " ", k, ":")),
-            (3, ("r.append(x ", op, " ", c, ")")),
-            (1, ("return r",)),
-        ),
-        doc=("if x", cmp, k, "list x", op, c),
+    lines = (
+        Line(depth=1, code=("r = []",)),
+        Line(depth=1, code=("for x in xs:",)),
+        draw.condition(2),
+        draw.step(3, "r.append(", "x", ")"),
+        Line(depth=1, code=("return r",)),
     )
+    return Draft(family="listing", arguments="xs", lines=lines)
 
 
 def _steps(draw: _Draw) -> Draft:
-    op1, op2, op3, c1, c2 = draw.operator(), draw.operator(), draw.operator(), draw.number(), draw.number()
-    sign = Slot(code="-c") if draw.rng.random() < 0.5 else Slot(code="c")
-    return Draft(
-        family="steps",
-        arguments="a, b",
-        lines=(
-            (1, ("c = a ", op1, " ", c1)),
-            (1, ("b = b ", op2, " ", c2)),
-            (1, ("return b ", op3, " ", sign)),
-        ),
-        doc=("c = a", op1, c1, "b = b", op2, c2, "give b", op3, sign),
+    operator, result = draw.operator(), Slot(code=draw.rng.choice(("c", "-c")))
+    lines = (
+        draw.step(1, "c = ", "a"),
+        Line(depth=1, code=("c = c ", operator, " b"), comment=("c", operator, "b")),
+        Line(depth=1, code=("return ", result), comment=("give", result)),
     )
+    return Draft(family="steps", arguments="a, b", lines=lines)
 
 
 TEMPLATES: tuple[Callable[[_Draw], Draft], ...] = (_choice, _filtered_sum, _range_sum, _listing, _steps)
@@ -194,7 +196,7 @@ def candidates(rng: random.Random) -> Iterator[Candidate]:
     while True:
         draw = _Draw(rng)
         draft = rng.choice(TEMPLATES)(draw)
-        found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(mutation)]
+        found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(draft, mutation)]
         if not found:
             continue
         kinds = sorted({mutation.kind for mutation in found})
@@ -204,11 +206,10 @@ def candidates(rng: random.Random) -> Iterator[Candidate]:
 
 
 def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: tuple[int, ...]) -> Candidate:
-    full = draft.source()
-    slot = draft.slot_at(*_difference(full, mutation.source))
-    silent = slot in draft.doc and mutation.kind in SILENT_KINDS and rng.random() < SILENT_SHARE
-    reference = draft.source(slot if silent else None)
-    broken = "\n".join([*reference.split("\n")[:2], *mutation.source.split("\n")[2:]])
+    silenced = _can_be_silent(draft, mutation)
+    silent = silenced is not None and rng.random() < SILENT_SHARE
+    reference = draft.source(silenced if silent else None)
+    broken = _with_code(reference, mutation.line, code_of(mutation.source, mutation.line))
     visible, hidden = draw_inputs(
         rng,
         _inputs(draft.arguments, constants),
@@ -231,24 +232,69 @@ def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: 
     )
 
 
-def _is_small(mutation: Mutation) -> bool:
-    """Whether a wrong number is next to the right one, so that a few tries find it where the docstring is silent."""
-    before, after = _numbers(mutation.before), _numbers(mutation.after)
-    return len(before) != len(after) or all(abs(x - y) <= 1 for x, y in zip(before, after, strict=True))
+def _is_small(draft: Draft, mutation: Mutation) -> bool:
+    """Whether a piece took the place of another of its ring, for the kinds about which a comment can be silent.
+
+    The others have one way back. A list that grows while it is walked through never ends, so it is left out.
+    """
+    if mutation.kind in RING_KINDS:
+        return _swap(draft, mutation) is not None
+    return "xs.append" not in mutation.after
 
 
-@lru_cache(maxsize=4096)
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
+def _can_be_silent(draft: Draft, mutation: Mutation) -> Slot | None:
+    """The piece about which the comment can be silent, if there are at least two guesses then."""
+    change = _swap(draft, mutation)
+    if change is None or len(change.ring) < 3:
+        return None
+    return draft.lines[mutation.line - FIRST_LINE].slot_at(change.column)
 
 
-def _difference(before: str, after: str) -> tuple[int, int]:
-    """1-based line and 0-based column of the first character in which two programs differ."""
-    for number, (left, right) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), start=1):
-        if left != right:
-            same = next((at for at, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None)
-            return number, min(len(left), len(right)) if same is None else same
-    return 0, 0
+def _swap(draft: Draft, mutation: Mutation) -> Swap | None:
+    return swap(code_of(draft.source(), mutation.line), code_of(mutation.source, mutation.line))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """One piece of a line in the place of another of its ring.
+
+    Attributes:
+        column: where it begins, 0-based.
+        ring: what can stand there.
+        before: what stood there.
+        after: what stands there now.
+    """
+
+    column: int
+    ring: tuple[str, ...]
+    before: str
+    after: str
+
+
+def swap(before: str, after: str) -> Swap | None:
+    """The one piece in which two lines of code differ; None if they differ otherwise."""
+    left, right = _PIECE.split(before), _PIECE.split(after)
+    differing = [at for at, (x, y) in enumerate(zip(left, right, strict=False)) if x != y]
+    if len(left) != len(right) or len(differing) != 1:
+        return None
+    (at,) = differing
+    ring = next((ring for ring in RINGS if left[at] in ring and right[at] in ring), None)
+    if ring is None:
+        return None
+    return Swap(column=len("".join(left[:at])), ring=ring, before=left[at], after=right[at])
+
+
+def code_of(source: str, line: int) -> str:
+    """The code of a 1-based line, with its indentation and without its comment."""
+    return source.split("\n")[line - 1].partition(COMMENT)[0]
+
+
+def _with_code(source: str, line: int, code: str) -> str:
+    """The program with other code at a line, its comment as it was."""
+    lines = source.split("\n")
+    _, mark, words = lines[line - 1].partition(COMMENT)
+    lines[line - 1] = code + mark + words
+    return "\n".join(lines)
 
 
 def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Random], Arguments]:
@@ -264,7 +310,7 @@ def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Rand
             return ([near(rng) for _ in range(rng.randint(3, 5))],)
         if arguments == "n":
             return (rng.randint(1, 12),)
-        return (rng.randint(-4, 12),) if arguments == "x" else (near(rng), near(rng))
+        return (near(rng),) if arguments == "x" else (near(rng), near(rng))
 
     return draw
 
