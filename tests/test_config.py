@@ -1,13 +1,23 @@
 """Every value is checked before anything runs, and a refusal names the key, the value and what is allowed."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from agentrl.config import TrainConfig, apply_overrides, fingerprint, from_toml, load_recipe, read_toml, to_toml
+from agentrl.catalogue import CATALOGUE
+from agentrl.config import (
+    AlgorithmName,
+    TrainConfig,
+    apply_overrides,
+    fingerprint,
+    from_toml,
+    load_recipe,
+    read_toml,
+    to_toml,
+)
 from agentrl.errors import ConfigError
 from agentrl.fields import allowed, fields_of, nearest, parse_text
 
@@ -21,7 +31,9 @@ OTHERS = {
     "tasks.level": "small",
     "tasks.report": "full",
     "tasks.reward": "visible",
-    "rl.algorithm": "reinforce",
+    "rl.algorithm": "grpo",
+    "rl.clip_low": "0.1",
+    "rl.clip_high": "0.3",
 }
 
 
@@ -128,7 +140,7 @@ def test_a_key_like_nothing_gets_no_suggestion() -> None:
     ("overrides", "message"),
     [
         ({"rl.steps": "-1"}, "rl.steps = -1 is not allowed; it must be an integer >= 0"),
-        ({"rl.group_size": "1"}, "rl.group_size = 1 is not allowed; it must be an integer >= 2"),
+        ({"rl.group_size": "0"}, "rl.group_size = 0 is not allowed; it must be an integer >= 1"),
         ({"rl.clip_low": "1"}, "rl.clip_low = 1.0 is not allowed; it must be a finite number > 0 and < 1"),
         ({"warm_start.learning_rate": "0"}, "warm_start.learning_rate = 0.0 is not allowed"),
         ({"seed": "-1"}, "seed = -1 is not allowed; it must be an integer >= 0 and < 9223372036854775808"),
@@ -227,3 +239,29 @@ def test_a_file_is_a_recipe_too(tmp_path: Any) -> None:
         read_toml(path)
     with pytest.raises(ConfigError, match="cannot be read as a configuration"):
         read_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rl.algorithm": "reinforce", "rl.clip_low": "0.2"}, "clip_low 0.2 with reinforce, which does not clip"),
+        ({"rl.algorithm": "grpo", "rl.group_size": "1"}, "group_size 1 with grpo"),
+        ({"rl.algorithm": "ppoo"}, "rl.algorithm = 'ppoo'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        apply_overrides(BASE, settings)
+
+
+def test_a_group_of_one_is_allowed_where_no_group_is_needed() -> None:
+    assert apply_overrides(BASE, {"rl.algorithm": "reinforce_pp", "rl.group_size": "1"}).rl.group_size == 1
+
+
+def test_bounds_that_never_clip_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="so wide it never clips"):
+        apply_overrides(BASE, {"rl.algorithm": "gspo", "rl.clip_low": "0.2"})
+
+
+def test_the_names_of_the_algorithms_are_those_of_the_catalogue() -> None:
+    assert get_args(AlgorithmName) == tuple(CATALOGUE)

@@ -12,6 +12,7 @@ import importlib
 import json
 import pkgutil
 import tomllib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,6 +20,7 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agentrl.catalogue import entry
 from agentrl.errors import ConfigError
 from agentrl.fields import allowed, fields_of, lookup, nearest, parse_text
 
@@ -81,20 +83,51 @@ class WarmStartConfig(Section):
     )
 
 
+AlgorithmName = Literal[
+    "reinforce",
+    "rloo",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "lite_ppo",
+    "gspo",
+    "luspo",
+    "gmpo",
+    "cispo",
+    "sapo",
+    "two_sided",
+    "dppo",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "opo",
+    "gpg",
+    "maxrl",
+    "pass_at_k",
+    "topr",
+    "vespo",
+    "dro",
+]
+"""The names of `agentrl.catalogue`."""
+
+
 class RlConfig(Section):
     """Reinforcement learning: how much is sampled, how it becomes credit, how far a step may go."""
 
-    algorithm: Literal["dr_grpo", "reinforce"] = Field(default="dr_grpo", description="preset of credit and objective")
+    algorithm: AlgorithmName = Field(default="dr_grpo", description="see `agentrl algorithms`")
     steps: int = Field(default=100, ge=0, description="optimizer steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=12, ge=1, description="tasks in a step")
-    group_size: int = Field(default=8, ge=2, description="attempts at each task, which share a baseline")
+    group_size: int = Field(default=8, ge=1, description="attempts at each task, which share a baseline")
     learning_rate: float = Field(default=3e-4, ge=0, description="learning rate; 0 is the control that must not drift")
     matrix_learning_rate: float = Field(
         default=2e-3, ge=0, description="learning rate of Muon (matrices of the blocks)"
     )
     epochs: int = Field(default=1, ge=1, description="passes over the samples of a step")
-    clip_low: float = Field(default=0.2, gt=0, lt=1, description="the importance ratio is clipped below 1 - clip_low")
-    clip_high: float = Field(default=0.28, gt=0, description="the importance ratio is clipped above 1 + clip_high")
+    clip_low: float | None = Field(
+        default=None, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low; unset: the algorithm's default"
+    )
+    clip_high: float | None = Field(
+        default=None, gt=0, description="the ratio is clipped above 1 + clip_high; unset: the algorithm's default"
+    )
     temperature: float = Field(default=1.0, gt=0, description="sampling temperature of training attempts")
     final_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of the learning rate that is left at the last step"
@@ -103,6 +136,26 @@ class RlConfig(Section):
     eval_every: int = Field(default=25, ge=0, description="steps between small evaluations; 0 for none")
     checkpoint_every: int = Field(default=25, ge=1, description="steps between checkpoints")
     traces_every: int = Field(default=10, ge=1, description="steps between those whose attempts are stored")
+
+    @model_validator(mode="after")
+    def _settings_fit_the_algorithm(self) -> Self:
+        known = entry(self.algorithm)
+        if self.group_size < known.min_group:
+            raise ValueError(
+                f"group_size {self.group_size} with {self.algorithm}: a baseline of the group needs at least "
+                f"{known.min_group} attempts; set group_size to 8, or algorithm to reinforce_pp"
+            )
+        for name in ("clip_low", "clip_high"):
+            value = getattr(self, name)
+            if value is not None and name not in known.parameters:
+                raise ValueError(f"{name} {value} with {self.algorithm}, which does not clip the ratio; leave it out")
+            if value is not None and value > 100 * known.parameters.get(name, 1.0):
+                warnings.warn(
+                    f"rl.{name} is {value} and {self.algorithm} is made for {known.parameters[name]}: so wide it "
+                    "never clips",
+                    stacklevel=2,
+                )
+        return self
 
 
 class EvalConfig(Section):

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms.advantages import group_mean
-from agentrl.algorithms.objectives import cross_entropy, ppo_clip, reinforce, value_loss
+from agentrl.algorithms.objectives import clipped_value_loss, cross_entropy, ppo_clip, reinforce, value_loss
+from agentrl.algorithms.reduce import token_mean
 from agentrl.errors import ConfigError, TrainerError
-
-
-def tensor(values, dtype=torch.float64):
-    return torch.tensor(values, dtype=dtype)
+from tests.algorithms.tree import POISON, Tree, tensor
 
 
 def loop_reinforce(x, old, advantage):
@@ -36,6 +34,11 @@ def loop_value_loss(x, old, advantage):
     return (x - advantage) ** 2
 
 
+def loop_clipped_value_loss(x, old, advantage):
+    near = min(max(x, old - 0.5), old + 0.5)
+    return max((x - advantage) ** 2, (near - advantage) ** 2)
+
+
 def call_reinforce(x, old, advantages, mask):
     return reinforce(x, old, advantages, mask).loss_T
 
@@ -52,11 +55,16 @@ def call_value_loss(x, old, advantages, mask):
     return value_loss(x, advantages, mask)
 
 
+def call_clipped_value_loss(x, old, advantages, mask):
+    return clipped_value_loss(x, old, advantages, mask, value_clip=0.5)
+
+
 BATTERY = {
     "reinforce": (call_reinforce, loop_reinforce),
     "ppo_clip": (call_ppo_clip, loop_ppo_clip),
     "cross_entropy": (call_cross_entropy, loop_cross_entropy),
     "value_loss": (call_value_loss, loop_value_loss),
+    "clipped_value_loss": (call_clipped_value_loss, loop_clipped_value_loss),
 }
 every_objective = pytest.mark.parametrize(("objective", "loop"), BATTERY.values(), ids=BATTERY)
 POLICY = {"reinforce": reinforce, "ppo_clip": partial(ppo_clip, clip_low=0.2, clip_high=0.3)}
@@ -64,7 +72,6 @@ POLICY = {"reinforce": reinforce, "ppo_clip": partial(ppo_clip, clip_low=0.2, cl
 NUMBER = st.floats(min_value=-3, max_value=3)
 TOKEN = st.tuples(NUMBER, NUMBER, NUMBER, st.booleans())
 TOKENS = st.lists(TOKEN, min_size=1, max_size=12)
-POISON = [math.nan, math.inf, -math.inf, 1e9, -1e9]
 
 
 def columns(tokens):
@@ -80,14 +87,18 @@ def test_agrees_with_a_loop_over_single_tokens(objective, loop, tokens):
     assert objective(*columns(tokens)).tolist() == pytest.approx(expected, abs=1e-9)
 
 
+def near_a_corner(x, old, target):
+    ratio_edges = (math.exp(x - old) - edge for edge in (0.8, 1.3))
+    value_edges = (abs(x - old) - 0.5, abs(x - target) - abs(old + math.copysign(0.5, x - old) - target))
+    return min(abs(gap) for gap in (*ratio_edges, *value_edges)) < 1e-3
+
+
 @every_objective
 @settings(max_examples=40, deadline=None)
 @given(tokens=TOKENS)
 def test_gradient_agrees_with_finite_differences(objective, loop, tokens):
-    # A step across the corner of the clip has no derivative to agree with.
-    tokens = [t for t in tokens if min(abs(math.exp(t[0] - t[1]) - edge) for edge in (0.8, 1.3)) > 1e-3] or [
-        (0, 0, 1, True)
-    ]
+    # A step across the corner of a clip has no derivative to agree with.
+    tokens = [t for t in tokens if not near_a_corner(*t[:3])] or [(0, 0, 1, True)]
     x, old, advantages, mask = columns(tokens)
     x.requires_grad_()
     objective(x, old, advantages, mask).sum().backward()
@@ -183,58 +194,119 @@ def test_credit_and_the_old_policy_are_constants(objective):
     assert tensors[2].grad is None
 
 
-class Enumerable:
-    """Two tokens over three symbols: 9 sequences, each with a reward, small enough to list."""
-
-    sequences = tuple(itertools.product(range(3), repeat=2))
-    rewards = tensor([0.0, 1.0, 0.5, 0.0, 0.0, 2.0, 1.0, -1.0, 0.3])
-
-    def __init__(self):
-        generator = torch.Generator().manual_seed(3)
-        self.first = torch.randn(3, generator=generator, dtype=torch.float64).requires_grad_()
-        self.second = torch.randn(3, 3, generator=generator, dtype=torch.float64).requires_grad_()
-
-    def logprobs(self, sequence):
-        one, two = sequence
-        return torch.stack([self.first.log_softmax(-1)[one], self.second[one].log_softmax(-1)[two]])
-
-    def probabilities(self):
-        return torch.stack([self.logprobs(sequence).sum().exp() for sequence in self.sequences])
-
-    def gradient(self, scalar):
-        return torch.cat([grad.flatten() for grad in torch.autograd.grad(scalar, (self.first, self.second))])
-
-    def exact(self):
-        """Gradient of the expected reward, by differentiating the sum over all sequences."""
-        return self.gradient(self.probabilities() @ self.rewards)
-
-    def estimate(self, objective, index, credit):
-        """Gradient of one sampled sequence's objective."""
-        logprobs = self.logprobs(self.sequences[index])
-        mask = torch.ones(2, dtype=torch.bool)
-        return self.gradient(
-            objective(logprobs, logprobs.detach(), torch.full((2,), credit, dtype=torch.float64), mask).loss_T.sum()
-        )
+def test_the_tree_lists_every_sequence_once():
+    tree = Tree()
+    assert len(set(Tree.sequences())) == 15
+    assert set(tree.prefix_T.tolist()) == set(range(7))
+    assert tree.probability_N(tree.logprobs_T()).sum().item() == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("objective", POLICY.values(), ids=POLICY)
 def test_the_expected_gradient_is_the_exact_policy_gradient(objective):
-    problem = Enumerable()
-    weights = problem.probabilities().tolist()
-    expected = sum(p * problem.estimate(objective, i, problem.rewards[i].item()) for i, p in enumerate(weights))
-    torch.testing.assert_close(-expected, problem.exact(), rtol=1e-12, atol=1e-12)
+    tree = Tree()
+    torch.testing.assert_close(tree.expected(objective), tree.exact(), rtol=0.0, atol=1e-9)
+
+
+def test_a_constant_baseline_leaves_the_expected_gradient():
+    tree = Tree()
+    shifted = tree.expected(reinforce, rewards_N=tree.rewards_N - 0.7)
+    torch.testing.assert_close(shifted, tree.exact(), rtol=0.0, atol=1e-9)
+
+
+def test_a_mean_per_sequence_would_not_be_the_policy_gradient():
+    # Negative control: dividing each sequence by its own length weighs short sequences up.
+    tree = Tree()
+    lengths_T = torch.bincount(tree.sequence_T)[tree.sequence_T]
+
+    def per_sequence(*columns):
+        loss = reinforce(*columns)
+        return loss._replace(loss_T=loss.loss_T / lengths_T)
+
+    assert (tree.expected(per_sequence) - tree.exact()).abs().max() > 0.01
 
 
 def test_a_baseline_of_the_group_scales_the_exact_gradient_by_its_size():
-    # All 81 pairs of sequences. Each attempt is half of its own baseline: (G - 1) / G = 1/2 of the exact gradient.
-    problem = Enumerable()
-    weights, rewards = problem.probabilities().tolist(), problem.rewards.tolist()
-    unit = [problem.estimate(reinforce, i, 1.0) for i in range(9)]
-    total = torch.zeros(12, dtype=torch.float64)
-    for i, j in itertools.product(range(9), repeat=2):
-        credit = group_mean([rewards[i], rewards[j]])
-        total += weights[i] * weights[j] * (credit[0] * unit[i] + credit[1] * unit[j]) / 2
-    torch.testing.assert_close(-total, problem.exact() / 2, rtol=1e-12, atol=1e-12)
+    # All 225 pairs of sequences. Each attempt is half of its own baseline: (G - 1) / G = 1/2 of the exact gradient.
+    tree = Tree()
+    chances, rewards = tree.probability_N(tree.logprobs_T()).tolist(), tree.rewards_N.tolist()
+    credit_N = torch.zeros(15, dtype=torch.float64)
+    for i, j in itertools.product(range(15), repeat=2):
+        first, second = group_mean([rewards[i], rewards[j]])
+        # A sequence is sampled with its own chance, which ``expected`` brings in; this is the other member's.
+        credit_N[i] += chances[j] * first / 2
+        credit_N[j] += chances[i] * second / 2
+    expected = tree.expected(reinforce, rewards_N=credit_N)
+    torch.testing.assert_close(expected, tree.exact() / 2, rtol=0.0, atol=1e-9)
+
+
+def test_echo_is_cross_entropy_at_the_tokens_of_the_environment():
+    # Three sampled tokens and two of a tool result; policy term over 3, ECHO term 0.1 over 2:
+    # -(1)(-.5 - 1 - 1.5)/3 + 0.1 (0.2 + 0.4)/2 = 1 + 0.03
+    logprobs = tensor([-0.5, -1.0, -0.2, -0.4, -1.5]).requires_grad_()
+    sampled = torch.tensor([True, True, False, False, True])
+    policy = reinforce(logprobs, logprobs.detach(), torch.ones_like(logprobs), sampled).loss_T
+    loss = token_mean(policy, sampled.double(), 3.0)
+    loss = loss + token_mean(cross_entropy(logprobs, ~sampled), 0.1 * (~sampled).double(), 2.0)
+    assert loss.item() == pytest.approx(1.03)
+    loss.backward()
+    assert logprobs.grad.tolist() == pytest.approx([-1 / 3, -1 / 3, -0.05, -0.05, -1 / 3])
+
+
+def test_a_value_clipped_against_the_stored_prediction_has_no_gradient():
+    # (2 - 3)^2 = 1 against (1.2 - 3)^2 = 3.24; with PPO's factor of one half 1.62.
+    value, mask = tensor([2.0]).requires_grad_(), torch.tensor([True])
+    loss = clipped_value_loss(value, tensor([1.0]), tensor([3.0]), mask, value_clip=0.2)
+    assert (loss / 2).tolist() == pytest.approx([1.62])
+    assert torch.autograd.grad(loss.sum(), value)[0].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("new", "gradient"),
+    [(1.1, -3.8), (1.2 + 1e-6, 0.0), (2.9, 0.0), (5.0, 4.0), (0.5, -5.0)],
+    ids=["within", "just beyond", "nearer by far", "overshot", "moved away"],
+)
+def test_the_value_clip_acts_only_where_the_clipped_error_is_larger(new, gradient):
+    # Old 1, return 3, clip .2. Overshot: (5 - 3)^2 = 4 > 3.24. Moved away: (.5 - 3)^2 = 6.25 > (.8 - 3)^2 = 4.84.
+    value, mask = tensor([new]).requires_grad_(), torch.tensor([True])
+    clipped_value_loss(value, tensor([1.0]), tensor([3.0]), mask, value_clip=0.2).sum().backward()
+    assert value.grad.tolist() == pytest.approx([gradient])
+
+
+def test_a_missing_stored_value_is_not_hidden():
+    one, mask = tensor([1.0]), torch.tensor([True])
+    assert clipped_value_loss(one, tensor([math.nan]), one, mask, value_clip=0.2).isnan().all()
+
+
+@pytest.mark.parametrize("value_clip", [0.0, -1.0, math.nan])
+def test_a_value_clip_that_is_no_distance_is_refused(value_clip):
+    one = tensor([1.0])
+    with pytest.raises(ConfigError, match="value_clip is"):
+        clipped_value_loss(one, one, one, torch.tensor([True]), value_clip=value_clip)
+
+
+def test_stale_data_is_clipped_and_never_compared_with_itself():
+    # Current -1, sampler -2, A 1, clip .2: ratio e = 2.718, loss -1.2, no gradient.
+    logprobs = tensor([-1.0]).requires_grad_()
+    result = ppo_clip(logprobs, tensor([-2.0]), tensor([1.0]), torch.tensor([True]), clip_low=0.2, clip_high=0.2)
+    assert (result.ratio_T.tolist(), result.loss_T.tolist()) == (pytest.approx([math.e]), pytest.approx([-1.2]))
+    assert torch.autograd.grad(result.loss_T.sum(), logprobs)[0].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("old", [math.nan, -math.inf, 1e9])
+def test_nan_behind_the_mask_reaches_neither_loss_nor_gradient(old):
+    # logp 0, 0; A 1, 1; mask 1, 0: loss -1, gradient -1, 0.
+    logprobs = tensor([0.0, 0.0]).requires_grad_()
+    mask = torch.tensor([True, False])
+    loss = ppo_clip(logprobs, tensor([0.0, old]), tensor([1.0, 1.0]), mask, clip_low=0.2, clip_high=0.2).loss_T.sum()
+    assert loss.item() == -1.0
+    assert torch.autograd.grad(loss, logprobs)[0].tolist() == [-1.0, 0.0]
+
+
+def test_no_credit_and_a_ratio_that_overflows_is_no_loss():
+    logprobs = tensor([0.0]).requires_grad_()
+    result = ppo_clip(logprobs, tensor([-900.0]), tensor([0.0]), torch.tensor([True]), clip_low=0.2, clip_high=0.2)
+    assert result.loss_T.tolist() == [0.0]
+    assert torch.autograd.grad(result.loss_T.sum(), logprobs)[0].tolist() == [0.0]
 
 
 def test_a_loss_per_sequence_or_a_float_mask_is_refused():

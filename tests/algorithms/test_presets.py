@@ -1,54 +1,247 @@
-"""A preset means its sentence."""
+"""A preset means its sentence: each is worked out again in plain Python on one step of uneven attempts."""
 
 import doctest
+import math
+from functools import partial
+from statistics import fmean, stdev
 
 import pytest
 import torch
 
+from agentrl import catalogue
 from agentrl.algorithms import advantages, presets
-from agentrl.algorithms.advantages import group_mean
-from agentrl.algorithms.filters import no_signal
-from agentrl.algorithms.presets import DR_GRPO, PRESETS, REINFORCE, preset
+from agentrl.algorithms.presets import PRESETS, Segments, preset
+from agentrl.catalogue import CATALOGUE, entry
 from agentrl.errors import ConfigError
 
-# One token each: log ratios 0, log 1.5, log 0.5, 0 against credits .5, .5, -.5, -.5.
-OLD = torch.full((4,), -1.0, dtype=torch.float64)
-NEW = OLD + torch.tensor([1.0, 1.5, 0.5, 1.0], dtype=torch.float64).log()
-CREDIT = torch.tensor(group_mean([1, 1, 0, 0]), dtype=torch.float64)
-MASK = torch.ones(4, dtype=torch.bool)
+pairs = partial(zip, strict=True)
+
+# Two groups of a step: rewards, and per attempt the log-probabilities of its tokens under the sampler.
+REWARDS = [[1.0, 0.0, 0.5], [0.0, 0.0, 1.0]]
+OLD = [[[-1.0, -0.5], [-2.0], [-0.3, -0.7, -1.1]], [[-0.2], [-1.5, -0.1], [-0.4, -0.9]]]
+# What the policy in training adds to each: enough to pass every clip on some token.
+MOVED = [[[0.5, -0.3], [-0.6], [0.02, 0.3, -0.1]], [[0.1], [0.4, -0.5], [0.0004, 1.7]]]
+LENGTHS = [[len(attempt) for attempt in group] for group in OLD]
+TOKENS = sum(map(sum, LENGTHS))
 
 
-def step_loss(chosen):
-    loss_T = chosen.objective(NEW, OLD, CREDIT, MASK).loss_T
-    return chosen.reduction(loss_T, torch.ones_like(loss_T), 4.0).item()
+def centered(rewards):
+    return [[r - fmean(group) for r in group] for group in rewards]
 
 
-def test_dr_grpo_on_exact_numbers():
-    # Losses -.5*1, -.5*min(1.5, 1.2), +.5*max(.5, .8), +.5*1 = -.5 - .6 + .4 + .5 = -.2; over 4 tokens -.05.
-    assert step_loss(DR_GRPO) == pytest.approx(-0.05, abs=1e-12)
-    assert (DR_GRPO.credit, DR_GRPO.filters) == (group_mean, (no_signal,))
+def normalized(rewards):
+    return [[(r - fmean(group)) / (stdev(group) + 1e-6) for r in group] for group in rewards]
 
 
-def test_reinforce_on_exact_numbers():
-    # -A log pi: .5, .5 - .5 log 1.5, -.5 + .5 log .5, -.5; the ones cancel: (.5 log .5 - .5 log 1.5) / 4.
-    assert step_loss(REINFORCE) == pytest.approx((0.5 * -0.693147 - 0.5 * 0.405465) / 4, abs=1e-6)
-    assert (REINFORCE.credit, REINFORCE.filters) == (group_mean, ())
+def others(rewards):
+    return [[r - (sum(group) - r) / (len(group) - 1) for r in group] for group in rewards]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_found_under_its_own_name(name):
-    assert preset(name).name == name
+def lite(rewards):
+    unit = stdev([r for group in rewards for r in group]) + 1e-6
+    return [[a / unit for a in group] for group in centered(rewards)]
 
 
-@pytest.mark.parametrize(
-    ("typo", "nearest"), [("drgrpo", "dr_grpo"), ("reinforcement", "reinforce"), ("grpo", "dr_grpo")]
-)
+def whitened(values):
+    """Over tokens: every attempt counts by its length."""
+    flat = [v for group, lengths in pairs(values, LENGTHS) for v, n in pairs(group, lengths) for _ in range(n)]
+    return [[(v - fmean(flat)) / (stdev(flat) + 1e-8) for v in group] for group in values]
+
+
+def by_length(rewards):
+    weighed = [sum(r * n for r, n in pairs(*pair)) / sum(pair[1]) for pair in pairs(rewards, LENGTHS)]
+    return [[r - b for r in group] for group, b in pairs(rewards, weighed)]
+
+
+def per_mean(rewards):
+    return [[(r - fmean(group)) / fmean(group) for r in group] for group in rewards]
+
+
+def best_adds(rewards):
+    return [[(r - sorted(group)[-2]) if r == max(group) else 0.0 for r in group] for group in rewards]
+
+
+def clip(low, high):
+    def loss(new, old, a):
+        ratios = [math.exp(x - y) for x, y in pairs(new, old)]
+        return [-min(rho * a, min(max(rho, 1 - low), 1 + high) * a) for rho in ratios]
+
+    return loss
+
+
+def plain(new, old, a):
+    return [-a * x for x in new]
+
+
+def geometric(new, old):
+    return math.exp(fmean([x - y for x, y in pairs(new, old)]))
+
+
+def gspo(low, high):
+    def loss(new, old, a):
+        s = geometric(new, old)
+        return [-min(s * a, min(max(s, 1 - low), 1 + high) * a)] * len(new)
+
+    return loss
+
+
+def gmpo(new, old, a):
+    sign = math.copysign(1.0, a)
+    logs = [x - y for x, y in pairs(new, old)]
+    bounded = [sign * min(sign * v, sign * min(max(v, -0.4), 0.4)) for v in logs]
+    return [-a * math.exp(fmean(bounded))] * len(new)
+
+
+def cispo(new, old, a):
+    return [-min(max(math.exp(x - y), 0.0), 5.0) * a * x for x, y in pairs(new, old)]
+
+
+def sapo(new, old, a):
+    tau = 1.0 if a > 0 else 1.05
+    return [-4 / tau / (1 + math.exp(-tau * (math.exp(x - y) - 1))) * a for x, y in pairs(new, old)]
+
+
+def two_sided(new, old, a):
+    return [
+        -min(min(rho, 4.0) * a, min(max(rho, 0.8), 1.2) * a) for rho in (math.exp(x - y) for x, y in pairs(new, old))
+    ]
+
+
+def dppo(new, old, a):
+    def one(x, y):
+        gap = math.exp(x) - math.exp(y)
+        moved = (a > 0 and gap > 0.2) or (a < 0 and -gap > 0.2)
+        return 0.0 if moved else -min(math.exp(x - y), 20.0) * a * x
+
+    return [one(x, y) for x, y in pairs(new, old)]
+
+
+def topr(new, old, a):
+    weight = min(math.exp(sum(new) - sum(old)), 1.0) if a < 0 else 1.0
+    return [-weight * a * x for x in new]
+
+
+def vespo(new, old, a):
+    w = math.exp(sum(new) - sum(old))
+    k, rate = (2.0, 3.0) if a > 0 else (3.0, 2.0)
+    return [-(w**k) * math.exp(rate * (1 - w)) * a * x for x in new]
+
+
+def dro(new, old, a):
+    return [-(a * x - 0.1 / 2 * (x - y) ** 2) for x, y in pairs(new, old)]
+
+
+def token_mean(losses):
+    return sum(map(sum, losses)) / TOKENS
+
+
+def sequence_mean(losses):
+    return fmean([fmean(loss) for loss in losses])
+
+
+MEANINGS = {
+    "reinforce": (centered, plain, token_mean),
+    "rloo": (others, plain, token_mean),
+    "grpo": (normalized, clip(0.2, 0.2), sequence_mean),
+    "dr_grpo": (centered, clip(0.2, 0.2), token_mean),
+    "dapo": (normalized, clip(0.2, 0.28), token_mean),
+    "lite_ppo": (lite, clip(0.2, 0.2), token_mean),
+    "gspo": (normalized, gspo(3e-4, 4e-4), sequence_mean),
+    "luspo": (normalized, gspo(2e-3, 2.5e-3), token_mean),
+    "gmpo": (normalized, gmpo, sequence_mean),
+    "cispo": (normalized, cispo, token_mean),
+    "sapo": (normalized, sapo, sequence_mean),
+    "two_sided": (normalized, two_sided, token_mean),
+    "dppo": (normalized, dppo, token_mean),
+    "reinforce_pp": (whitened, clip(0.2, 0.2), token_mean),
+    "reinforce_pp_baseline": (lambda rewards: whitened(centered(rewards)), clip(0.2, 0.2), token_mean),
+    "opo": (by_length, plain, token_mean),
+    "gpg": (centered, plain, token_mean),  # both groups teach something: alpha is 1
+    "maxrl": (per_mean, plain, token_mean),
+    "pass_at_k": (best_adds, plain, token_mean),
+    "topr": (centered, topr, token_mean),
+    "vespo": (centered, vespo, token_mean),
+    "dro": (centered, dro, token_mean),
+}
+
+
+def flat(nested):
+    return [attempt for group in nested for attempt in group]
+
+
+def tensors(credit):
+    old = torch.tensor([v for attempt in flat(OLD) for v in attempt], dtype=torch.float64)
+    new = old + torch.tensor([v for attempt in flat(MOVED) for v in attempt], dtype=torch.float64)
+    lengths = torch.tensor(flat(LENGTHS))
+    advantages_T = torch.tensor(flat(credit), dtype=torch.float64).repeat_interleave(lengths)
+    sequence_T = torch.arange(len(lengths)).repeat_interleave(lengths)
+    return new.requires_grad_(), old, advantages_T, torch.ones(TOKENS, dtype=torch.bool), sequence_T
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_preset_is_its_formula(name):
+    credit_of, loss_of, reduced = MEANINGS[name]
+    chosen = preset(name)
+    credit = chosen.credit(REWARDS, LENGTHS)
+    assert flat(credit) == pytest.approx(flat(credit_of(REWARDS)), rel=1e-9)
+    columns = tensors(credit)
+    losses_T = chosen.objective(*columns).loss_T
+    segments = Segments(sequence_T=columns[-1], total_weight=float(TOKENS), num_sequences=len(flat(OLD)))
+    found = chosen.reduction(losses_T, torch.ones_like(losses_T), segments)
+    moved = [[x + y for x, y in pairs(*pair)] for pair in pairs(flat(OLD), flat(MOVED))]
+    expected = [loss_of(new, old, a) for new, old, a in pairs(moved, flat(OLD), flat(credit_of(REWARDS)))]
+    assert found.item() == pytest.approx(reduced(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_at_ratio_one_every_preset_has_the_gradient_of_its_credit(name):
+    chosen = preset(name)
+    credit = chosen.credit(REWARDS, LENGTHS)
+    _, old, advantages_T, mask_T, sequence_T = tensors(credit)
+    new = old.clone().requires_grad_()
+    chosen.objective(new, old, advantages_T, mask_T, sequence_T).loss_T.sum().backward()
+    torch.testing.assert_close(new.grad, -advantages_T, rtol=1e-9, atol=1e-9)
+
+
+def test_every_algorithm_has_a_meaning_here():
+    assert set(MEANINGS) == set(CATALOGUE) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_equal_rewards_teach_nothing_and_the_unscored_stay_unscored(name):
+    # One attempt a group would do where no group is needed; equal rewards in the whole step have no credit anywhere.
+    equal = preset(name).credit([[1.0, None, 1.0], [1.0, 1.0]], [[2, 1, 2], [2, 2]])
+    assert equal == [(0.0, None, 0.0), (0.0, 0.0)]
+    assert preset(name).credit([[None, None]], [[1, 1]]) == [(None, None)]
+
+
+def test_parameters_are_set_and_others_refused():
+    columns = tensors(preset("dr_grpo").credit(REWARDS, LENGTHS))
+    assert (
+        preset("dr_grpo", clip_low=1e-4, clip_high=1e-4).objective(*columns).clipped_T.sum()
+        > preset("dr_grpo").objective(*columns).clipped_T.sum()
+    )
+    with pytest.raises(ConfigError, match="reinforce has no parameter 'clip_low'; it has no parameters"):
+        preset("reinforce", clip_low=0.2)
+    with pytest.raises(ConfigError, match="cispo has no parameter 'clip_low'; it has ratio_min, ratio_max"):
+        preset("cispo", clip_low=0.2)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_preset_is_found_under_its_own_name_and_says_where_it_comes_from(name):
+    assert preset(name).name == entry(name).name == name
+    known = entry(name)
+    assert known.credit.startswith(("A = ", "a = "))
+    assert all((known.title, known.objective, known.reduction, known.source, known.edge_cases, known.elsewhere))
+
+
+@pytest.mark.parametrize(("typo", "nearest"), [("drgrpo", "dr_grpo"), ("reinforcement", "reinforce"), ("grop", "grpo")])
 def test_an_unknown_name_is_refused_with_the_nearest(typo, nearest):
     with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
         preset(typo)
 
 
-@pytest.mark.parametrize("module", [advantages, presets], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [advantages, presets, catalogue], ids=lambda module: module.__name__)
 def test_the_examples_in_the_docstrings_run(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algorithms.presets import DR_GRPO, REINFORCE
+from agentrl.algorithms.presets import preset
 from agentrl.errors import TrainerError
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, micro_batches, pack
@@ -16,6 +16,7 @@ from agentrl.train.trainer import OptimizerSettings, Trainer, policy_gradient, s
 from agentrl.types import Sample
 
 SHAPE = TransformerShape(vocab_size=12, layers=1, width=16, heads=2, mlp_width=32, context=32)
+DR_GRPO, REINFORCE = preset("dr_grpo"), preset("reinforce")
 SETTINGS = OptimizerSettings(learning_rate=1e-2, matrix_learning_rate=1e-2, total_steps=100)
 
 

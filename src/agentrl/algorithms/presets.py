@@ -1,31 +1,57 @@
-"""Algorithms by name. A preset is a sentence: its credit, its objective, its reduction and its filters."""
+"""Algorithms by name. A preset is a sentence: its credit, its objective, its reduction and its filters.
+
+What a name means stands in `agentrl.catalogue`, in words and formulas; here are the parts that do it.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
-from agentrl.algorithms.advantages import group_mean
+from agentrl.algorithms import sequence, surrogates
+from agentrl.algorithms.advantages import group_mean, leave_one_out, max_rl, opo, std_normalized, top_minus_second
+from agentrl.algorithms.batch_advantages import Credits, Groups, gpg, lite_ppo, per_group, reinforce_pp
+from agentrl.algorithms.batch_advantages import reinforce_pp_baseline as whitened_group_mean
 from agentrl.algorithms.filters import Filter, no_signal
+from agentrl.algorithms.flat import total_per_token
 from agentrl.algorithms.objectives import PolicyLoss, ppo_clip, reinforce
-from agentrl.algorithms.reduce import token_mean
+from agentrl.algorithms.reduce import sequence_mean, token_mean
+from agentrl.catalogue import CATALOGUE, entry
 from agentrl.errors import ConfigError
 
-Credit = Callable[[Sequence[float | None]], tuple[float | None, ...]]
-"""Rewards of one group to advantages."""
-Objective = Callable[[Tensor, Tensor, Tensor, Tensor], PolicyLoss]
-"""(logprobs_T, old_logprobs_T, advantages_T, mask_T) to losses per token."""
-Reduction = Callable[[Tensor, Tensor, float], Tensor]
-"""(loss_T, weight_T, total weight of the step) to this piece's share of the step's loss."""
+Credit = Callable[[Groups, Sequence[Sequence[float]]], Credits]
+"""(rewards, trained tokens of each attempt), one sequence per group of the step each, to advantages."""
+Objective = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], PolicyLoss]
+"""(logprobs_T, old_logprobs_T, advantages_T, mask_T, sequence_T) to losses per token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """Which sequence each token of a micro-batch belongs to, whole sequences only, and the totals of the whole step.
+
+    Attributes:
+        sequence_T: number of the token's sequence, int64, shape [T].
+        total_weight: sum of the token weights of the step.
+        num_sequences: sequences of the step that have a trained token.
+    """
+
+    sequence_T: Tensor
+    total_weight: float
+    num_sequences: int
+
+
+Reduction = Callable[[Tensor, Tensor, Segments], Tensor]
+"""(loss_T, weight_T, segments) to this micro-batch's share of the step's loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """What a name means. Change one part with ``dataclasses.replace``."""
+    """What a name does. Change one part with ``dataclasses.replace``."""
 
     name: str
     credit: Credit
@@ -34,60 +60,124 @@ class Preset:
     filters: tuple[Filter, ...] = ()
 
 
-DR_GRPO = Preset(
-    name="dr_grpo",
-    credit=group_mean,
-    objective=partial(ppo_clip, clip_low=0.2, clip_high=0.2),
-    reduction=token_mean,
-    filters=(no_signal,),
-)
-"""Dr. GRPO: group-mean baseline without a standard deviation, clipped surrogate, no KL term.
-
-    A_i = r_i - mean of the group's scored rewards
-    loss = sum_t -min(rho_t A, clip(rho_t, 0.8, 1.2) A) / (trained tokens of the step)
-
-Where this differs from the paper: it divides by the constant ``num_sequences * max_tokens`` (``reduce.constant``),
-here the divisor is the number of trained tokens of the whole step (as in DAPO, arXiv 2503.14476). Within a step
-both weigh every token alike, so the gradient has the same direction and no attempt is favoured for its length; only
-its size differs, by the mean length over ``max_tokens``. That keeps the learning rate's meaning when attempts grow
-from 40 tokens to 4,000, at the price of a ratio estimator: between steps, a token of a step with shorter attempts
-weighs more.
-
-Groups whose scored attempts all earned the same have no gradient. They are left out whole, of the sum and of the
-divisor, and counted.
-
-Edge cases: a group with one scored attempt has advantage 0; an unscored attempt is neither trained nor in the baseline.
-
-Source: Liu et al. 2025, "Understanding R1-Zero-Like Training: A Critical Perspective", arXiv 2503.20783.
-"""
-
-REINFORCE = Preset(name="reinforce", credit=group_mean, objective=reinforce, reduction=token_mean)
-"""REINFORCE with the group's mean as the baseline, for data that the policy in training has just sampled.
-
-    A_i = r_i - mean of the group's scored rewards
-    loss = sum_t -A log pi(a_t) / (trained tokens of the step)
-
-No clip and no importance ratio: a second pass over the same data is biased. Groups of equal rewards stay in the
-divisor. With G attempts a group the expected gradient is (G - 1) / G of the exact one, since each attempt is part
-of its own baseline.
-
-Source: Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
-"""
-
-PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (DR_GRPO, REINFORCE)}
-"""Every preset by name."""
+def over_tokens(loss_T: Tensor, weight_T: Tensor, segments: Segments) -> Tensor:
+    """The mean over all trained tokens of the step: `reduce.token_mean`."""
+    return token_mean(loss_T, weight_T, segments.total_weight)
 
 
-def preset(name: str) -> Preset:
-    """The preset of this name.
+def over_sequences(loss_T: Tensor, weight_T: Tensor, segments: Segments) -> Tensor:
+    """The mean over the step's sequences of the token mean within each: `reduce.sequence_mean`."""
+    weight_of_sequence_T = total_per_token(weight_T, segments.sequence_T)
+    return sequence_mean(loss_T, weight_T, weight_of_sequence_T, segments.num_sequences)
+
+
+def by_group(rule: Callable[..., tuple[float | None, ...]]) -> Credit:
+    """Credit that looks at the rewards of one group at a time."""
+    lifted = per_group(rule)
+    return lambda rewards, lengths: lifted(rewards)  # noqa: ARG005
+
+
+def by_step(rule: Callable[..., Credits]) -> Credit:
+    """Credit that looks at the rewards of all groups of the step."""
+    return lambda rewards, lengths: rule(rewards)  # noqa: ARG005
+
+
+def by_token(objective: Callable[..., PolicyLoss], **settings: float) -> Objective:
+    """An objective that does not need to know which sequence a token is of."""
+
+    def losses(
+        logprobs_T: Tensor,
+        old_logprobs_T: Tensor,
+        advantages_T: Tensor,
+        mask_T: Tensor,
+        sequence_T: Tensor,  # noqa: ARG001
+    ) -> PolicyLoss:
+        return objective(logprobs_T, old_logprobs_T, advantages_T, mask_T, **settings)
+
+    return losses
+
+
+def by_sequence(objective: Callable[..., PolicyLoss], **settings: float) -> Objective:
+    """An objective with one weight per sequence."""
+
+    def losses(
+        logprobs_T: Tensor, old_logprobs_T: Tensor, advantages_T: Tensor, mask_T: Tensor, sequence_T: Tensor
+    ) -> PolicyLoss:
+        return objective(logprobs_T, old_logprobs_T, advantages_T, mask_T, sequence_T=sequence_T, **settings)
+
+    return losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recipe:
+    """The parts of a preset before the parameters of its objective are known."""
+
+    credit: Credit
+    objective: Callable[..., Objective]
+    reduction: Reduction = over_tokens
+    filters: tuple[Filter, ...] = ()
+
+
+_CENTERED = by_group(group_mean)
+_NORMALIZED = by_group(partial(std_normalized, ddof=1))
+_REINFORCE = partial(by_token, reinforce)
+_CLIP = partial(by_token, ppo_clip)
+
+
+def _by_length(rule: Callable[..., Any]) -> Credit:
+    return lambda rewards, lengths: rule(rewards, lengths=lengths)
+
+
+_RECIPES: Mapping[str, _Recipe] = {
+    "reinforce": _Recipe(credit=_CENTERED, objective=_REINFORCE),
+    "rloo": _Recipe(credit=by_group(leave_one_out), objective=_REINFORCE),
+    "grpo": _Recipe(credit=_NORMALIZED, objective=_CLIP, reduction=over_sequences),
+    "dr_grpo": _Recipe(credit=_CENTERED, objective=_CLIP, filters=(no_signal,)),
+    "dapo": _Recipe(credit=_NORMALIZED, objective=_CLIP, filters=(no_signal,)),
+    "lite_ppo": _Recipe(credit=by_step(partial(lite_ppo, ddof=1)), objective=_CLIP),
+    "gspo": _Recipe(credit=_NORMALIZED, objective=partial(by_sequence, sequence.gspo), reduction=over_sequences),
+    "luspo": _Recipe(credit=_NORMALIZED, objective=partial(by_sequence, sequence.luspo)),
+    "gmpo": _Recipe(credit=_NORMALIZED, objective=partial(by_sequence, sequence.gmpo), reduction=over_sequences),
+    "cispo": _Recipe(credit=_NORMALIZED, objective=partial(by_token, surrogates.cispo)),
+    "sapo": _Recipe(credit=_NORMALIZED, objective=partial(by_token, surrogates.sapo), reduction=over_sequences),
+    "two_sided": _Recipe(credit=_NORMALIZED, objective=partial(by_token, surrogates.ppo_two_sided)),
+    "dppo": _Recipe(credit=_NORMALIZED, objective=partial(by_token, surrogates.dppo_tv)),
+    "reinforce_pp": _Recipe(credit=_by_length(partial(reinforce_pp, ddof=1)), objective=_CLIP),
+    "reinforce_pp_baseline": _Recipe(credit=_by_length(partial(whitened_group_mean, ddof=1)), objective=_CLIP),
+    "opo": _Recipe(credit=_by_length(per_group(opo)), objective=_REINFORCE),
+    "gpg": _Recipe(credit=by_step(gpg), objective=_REINFORCE),
+    "maxrl": _Recipe(credit=by_group(max_rl), objective=_REINFORCE),
+    "pass_at_k": _Recipe(credit=by_group(top_minus_second), objective=_REINFORCE),
+    "topr": _Recipe(credit=_CENTERED, objective=partial(by_sequence, sequence.topr)),
+    "vespo": _Recipe(credit=_CENTERED, objective=partial(by_sequence, sequence.vespo)),
+    "dro": _Recipe(credit=_CENTERED, objective=partial(by_token, surrogates.dro)),
+}
+
+
+def preset(name: str, **parameters: float) -> Preset:
+    """The preset of this name, with some of its parameters set.
 
     Raises:
-        ConfigError: there is none; the message has the nearest name.
+        ConfigError: there is none (with the nearest name), or it has no such parameter.
 
-    >>> preset("dr_grpo").credit([1.0, 0.0])
-    (0.5, -0.5)
+    >>> preset("dr_grpo", clip_high=0.28).credit([[1.0, 0.0]], [[3, 5]])
+    [(0.5, -0.5)]
     """
-    if name not in PRESETS:
-        nearest = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"no preset {name!r}; did you mean {nearest!r}? The presets are {', '.join(PRESETS)}")
-    return PRESETS[name]
+    known = entry(name)
+    for key in parameters:
+        if key not in known.parameters:
+            raise ConfigError(
+                f"{name} has no parameter {key!r}; it has {', '.join(known.parameters) or 'no parameters'}"
+            )
+    recipe = _RECIPES[name]
+    return Preset(
+        name=name,
+        credit=recipe.credit,
+        objective=recipe.objective(**{**known.parameters, **parameters}),
+        reduction=recipe.reduction,
+        filters=recipe.filters,
+    )
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType({name: preset(name) for name in CATALOGUE})
+"""Every preset by name, with its defaults."""

@@ -19,6 +19,7 @@ from agentrl.errors import AgentRLError, ConfigError
 COMMANDS = {
     "train": ("agentrl.cli.train", "Train an agent with a recipe, and measure it before and after."),
     "show": ("agentrl.cli.show", "Look at a run, or at one attempt token by token."),
+    "algorithms": ("agentrl.cli.algorithms", "List the algorithms, or say what one of them is."),
     "tasks": ("agentrl.cli.tasks", "List, show, validate and export the tasks of the BugFix gym."),
 }
 """Name of each command: the module whose ``register(app)`` adds it, and its line in the help."""

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import typer
 from rich.console import Console
 
+from agentrl.catalogue import entry
 from agentrl.cli import BadInput
 from agentrl.cli.interrupt import stop_on_interrupt
 from agentrl.cli.overrides import split_overrides
@@ -29,6 +30,7 @@ can be set: --rl.steps 10 or --rl.steps=10. Ctrl-C stops after the present step 
 Examples:
   agentrl train bugfix-tiny
   agentrl train bugfix-tiny --seed 1 --rl.learning_rate 3e-4
+  agentrl train bugfix-tiny --algorithm grpo
   agentrl train --resume latest
 """
 
@@ -44,6 +46,9 @@ def train(
         None, metavar="RECIPE [--dotted.key value]", help="What to run, and fields to set."
     ),
     resume: str = typer.Option("", metavar="RUN", help="Go on with this run (a path, a name or latest)."),
+    algorithm: str = typer.Option(
+        "", metavar="NAME", help="Another algorithm, with its own clips; see `agentrl algorithms`."
+    ),
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are made."),
     print_config: bool = typer.Option(False, "--print-config", help="Print the whole configuration and do nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; progress goes to stderr."),
@@ -52,14 +57,22 @@ def train(
     plain, overrides = split_overrides(words or [])
     if resume:
         folder = open_run(resume, runs)
-        if overrides or plain not in ([], [folder.config.recipe]):
-            raise BadInput(f"--resume goes on with the run's own configuration; leave out {' '.join(words)}")
+        if overrides or algorithm or plain not in ([], [folder.config.recipe]):
+            surplus = [*words, *([f"--algorithm {algorithm}"] if algorithm else [])]
+            raise BadInput(f"--resume goes on with the run's own configuration; leave out {' '.join(surplus)}")
         return _run(folder.config, folder, _train_loop(), resume=True, as_json=as_json)
-    config = apply_overrides(load_recipe(_one_recipe(plain)), overrides)
+    recipe = load_recipe(_one_recipe(plain))
+    config = apply_overrides(_with_algorithm(recipe, algorithm) if algorithm else recipe, overrides)
     if print_config:
         return typer.echo(_printed(config, overrides, as_json=as_json))
     loop = _train_loop()
     return _run(config, RunFolder.create(runs, config), loop, resume=False, as_json=as_json)
+
+
+def _with_algorithm(config: TrainConfig, name: str) -> TrainConfig:
+    """The configuration with another algorithm. The clips of the recipe were meant for its own."""
+    rl = config.rl.model_copy(update={"algorithm": entry(name).name, "clip_low": None, "clip_high": None})
+    return config.model_copy(update={"rl": rl})
 
 
 def _one_recipe(plain: list[str]) -> str:
@@ -91,7 +104,7 @@ def _train_loop() -> Callable[..., dict[str, Any]]:
     try:
         import torch  # noqa: F401
     except (ImportError, OSError) as error:
-        raise BadInput(f"torch cannot be imported ({error}); install it: pip install 'torch>=2.6'") from error
+        raise BadInput(f"torch cannot be imported ({error}); install it: pip install 'torch>=2.9'") from error
     from agentrl.loops.run import train as loop
 
     return loop

@@ -6,11 +6,9 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from agentrl.algorithms.filters import FilterReport, filter_groups
-from agentrl.algorithms.objectives import ppo_clip
 from agentrl.algorithms.presets import Preset, preset
 from agentrl.config import RlConfig
 from agentrl.errors import TrainerError
@@ -78,7 +76,9 @@ class Credited(NamedTuple):
 
 def credit(groups: Sequence[Group], algorithm: Preset) -> Credited:
     """Rewards to advantages, group by group; groups that teach nothing are left out whole and counted."""
-    advantages = {group.id: algorithm.credit(group.rewards) for group in groups}
+    lengths = [[trace.num_sampled for trace in group.traces] for group in groups]
+    credited = algorithm.credit([group.rewards for group in groups], lengths)
+    advantages = {group.id: values for group, values in zip(groups, credited, strict=True)}
     kept, report = filter_groups(advantages, algorithm.filters)
     traces: list[Trace] = []
     made: list[Sample] = []
@@ -154,12 +154,9 @@ def record(run: RunContext, step: int, metrics: dict[str, float | None], credite
 
 
 def configured_preset(settings: RlConfig) -> Preset:
-    """The preset with the clip range of the configuration."""
-    chosen = preset(settings.algorithm)
-    if settings.algorithm != "dr_grpo":
-        return chosen
-    objective = partial(ppo_clip, clip_low=settings.clip_low, clip_high=settings.clip_high)
-    return dataclasses.replace(chosen, objective=objective)
+    """The preset with what the configuration sets of its parameters."""
+    clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    return preset(settings.algorithm, **{name: value for name, value in clips.items() if value is not None})
 
 
 def optimizer_settings(settings: RlConfig) -> OptimizerSettings:

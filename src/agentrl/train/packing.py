@@ -26,10 +26,12 @@ from agentrl.types import Sample
 class Counts:
     """What a whole optimizer step holds, counted before it is cut into micro-batches.
 
-    ``weight`` is the total token weight of each objective: the denominator of a token mean.
+    ``weight`` is the total token weight of each objective, the denominator of a token mean, and ``trained`` the
+    number of sequences that have a weight for it.
     """
 
     weight: Mapping[str, float]
+    trained: Mapping[str, int]
     tokens: int
     sequences: int
     groups: int
@@ -71,11 +73,14 @@ class Batch:
 def count(samples: Sequence[Sample]) -> Counts:
     """The counts of a whole step. Packing order and micro-batches do not change them."""
     weight: dict[str, float] = defaultdict(float)
+    trained: dict[str, int] = defaultdict(int)
     for sample in samples:
         for objective, weights in sample.weights.items():
             weight[objective] += float(sum(weights))
+            trained[objective] += any(weights)
     return Counts(
         weight=dict(weight),
+        trained=dict(trained),
         tokens=sum(len(sample.token_ids) for sample in samples),
         sequences=len(samples),
         groups=len({sample.group_id for sample in samples}),

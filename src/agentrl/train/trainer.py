@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.objectives import cross_entropy
-from agentrl.algorithms.presets import Preset
+from agentrl.algorithms.presets import Preset, Segments
 from agentrl.algorithms.reduce import token_mean
 from agentrl.errors import TrainerError
 from agentrl.policy.transformer import TinyTransformer
@@ -46,14 +46,19 @@ def policy_gradient(preset: Preset) -> Loss:
     def loss(scored: Scored, batch: Batch) -> LossShare:
         weight_K = batch.weights_K["pg"]
         mask_K = weight_K != 0
-        policy = preset.objective(scored.logprobs_K, batch.old_logprobs_K, batch.advantages_K, mask_K)
+        policy = preset.objective(scored.logprobs_K, batch.old_logprobs_K, batch.advantages_K, mask_K, batch.sequence_K)
         log_ratio_K = policy.ratio_T.log()
         sums = {
             "clip_share": policy.clipped_T.sum(),
             "kl": (policy.ratio_T - 1 - log_ratio_K).sum(),
             "ratio": policy.ratio_T.sum(),
         }
-        value = preset.reduction(policy.loss_T, weight_K, batch.counts.weight["pg"])
+        segments = Segments(
+            sequence_T=batch.sequence_K,
+            total_weight=batch.counts.weight["pg"],
+            num_sequences=batch.counts.trained["pg"],
+        )
+        value = preset.reduction(policy.loss_T, weight_K, segments)
         return LossShare(value, sums, {"logprob_gap": log_ratio_K.abs().max()})
 
     return loss

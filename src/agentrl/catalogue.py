@@ -1,0 +1,322 @@
+"""What each algorithm's name means here: its formula, defaults, source and edge cases, and what else it is called for.
+
+Words and numbers only, without torch, so that `agentrl algorithms` and the checks of a configuration start at once.
+`agentrl.algorithms.presets` makes the thing itself of every entry.
+
+In the formulas r is a reward, m and s the mean and standard deviation of the rewards of a group, rho the ratio of the
+policy in training to the one that sampled, and T, N the trained tokens and sequences of the whole optimizer step.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from agentrl.errors import ConfigError
+
+TOKEN_MEAN = "sum over all trained tokens of the step / T"
+SEQUENCE_MEAN = "mean over the step's N sequences of the token mean within each"
+NO_SIGNAL = "groups whose scored attempts all earned the same are left out, and counted"
+CLIP = "-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)"
+EQUAL_IS_ZERO = "equal rewards: 0 each; one scored attempt: 0; an unscored attempt is outside of every statistic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One algorithm by name.
+
+    Attributes:
+        name: as in ``rl.algorithm``.
+        title: what it is, in a line.
+        credit: how rewards become advantages.
+        objective: the loss of a token.
+        reduction: how the losses of a step become one number.
+        filters: which groups are left out.
+        parameters: what may be set, with its default.
+        source: the paper.
+        edge_cases: group of one, equal rewards, and what else has one documented result.
+        elsewhere: how the same name differs in other frameworks, or the same thing is called there.
+        min_group: fewest attempts a group that make sense.
+    """
+
+    name: str
+    title: str
+    credit: str
+    objective: str
+    reduction: str = TOKEN_MEAN
+    filters: str = "none"
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    source: str
+    edge_cases: str
+    elsewhere: str
+    min_group: int = 2
+
+
+_ENTRIES = (
+    Entry(
+        name="reinforce",
+        title="REINFORCE with the mean of the group as the baseline",
+        credit="A = r - m",
+        objective="-A log pi",
+        parameters={},
+        source="Williams 1992; for groups Kool et al. 2019",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "Frameworks mean anything from no baseline (verl) to whitened returns. No clip: a second pass "
+            "over the same data is biased."
+        ),
+    ),
+    Entry(
+        name="rloo",
+        title="REINFORCE with the mean of the other attempts as the baseline",
+        credit="A = r - mean of the others = G / (G - 1) (r - m)",
+        objective="-A log pi",
+        parameters={},
+        source="Ahmadian et al. 2024, arXiv 2402.14740",
+        edge_cases=(
+            "one scored attempt: 0, since there are no others; equal rewards: 0 each; an unscored attempt is no other"
+        ),
+        elsewhere="verl's two forms disagree on a group of one (raw reward, and 0).",
+    ),
+    Entry(
+        name="grpo",
+        title="GRPO as published: standard-normalised credit, clip, mean of sequence means",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective=CLIP,
+        reduction=SEQUENCE_MEAN,
+        parameters={"clip_low": 0.2, "clip_high": 0.2},
+        source="Shao et al. 2024, arXiv 2402.03300, equation 3, without its KL term (beta 0)",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "The name is used for token means (verl, NeMo RL by default), leave-one-out baselines (NeMo RL), "
+            "ddof 0 (rLLM, AReNo), division only where s > 0 (NeMo RL), and the raw reward as credit of a "
+            "group of one (verl, SkyRL, rLLM)."
+        ),
+    ),
+    Entry(
+        name="dr_grpo",
+        title="Dr. GRPO: no division by the standard deviation, no favour for length",
+        credit="A = r - m",
+        objective=CLIP,
+        filters=NO_SIGNAL,
+        parameters={"clip_low": 0.2, "clip_high": 0.2},
+        source="Liu et al. 2025, arXiv 2503.20783",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "The paper divides by the constant N max_tokens; here by T. Within a step both weigh every token alike."
+        ),
+    ),
+    Entry(
+        name="dapo",
+        title="DAPO: clip-higher, token mean, groups without signal left out",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective=CLIP,
+        filters=NO_SIGNAL,
+        parameters={"clip_low": 0.2, "clip_high": 0.28},
+        source="Yu et al. 2025, arXiv 2503.14476, equation 8",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "The paper refills a step after it has left groups out; the loops do not yet. Its overlong "
+            "penalty is a reward: algorithms.returns.overlong_penalty."
+        ),
+    ),
+    Entry(
+        name="lite_ppo",
+        title="Lite PPO: group mean, unit of the whole step, token mean",
+        credit="A = (r - m) / (standard deviation over the step + 1e-6)",
+        objective=CLIP,
+        parameters={"clip_low": 0.2, "clip_high": 0.2},
+        source="Liu et al. 2025, arXiv 2508.08221",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="AReaL reaches it with adv_norm on the batch after reward_norm on the group.",
+    ),
+    Entry(
+        name="gspo",
+        title="GSPO: one clipped ratio per sequence, the geometric mean of its tokens",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-min(S A, clip(S, 1 - clip_low, 1 + clip_high) A), S = exp(mean over the sequence of log rho)",
+        reduction=SEQUENCE_MEAN,
+        parameters={"clip_low": 0.0003, "clip_high": 0.0004},
+        source="Zheng et al. 2025, arXiv 2507.18071",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "Engines default to clips of 0.2 (verl, NeMo RL) or 0.4 (an example of AReaL), at which it never clips."
+        ),
+    ),
+    Entry(
+        name="luspo",
+        title="LUSPO: GSPO summed over the tokens of a sequence instead of averaged",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-min(S A, clip(S, 1 - clip_low, 1 + clip_high) A) at each token, S as in gspo",
+        parameters={"clip_low": 0.002, "clip_high": 0.0025},
+        source="2026, arXiv 2602.05261",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="The paper divides by N instead of T; within a step that is a factor.",
+    ),
+    Entry(
+        name="gmpo",
+        title="GMPO: the geometric mean of ratios that are clipped token by token",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-A exp(mean over the sequence of log rho, each clipped on the side of its credit)",
+        reduction=SEQUENCE_MEAN,
+        parameters={"log_clip_low": 0.4, "log_clip_high": 0.4},
+        source="2025, arXiv 2507.20673",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="verl's geo_mean ends in a mean over the micro-batch, so it depends on how a step is cut.",
+    ),
+    Entry(
+        name="cispo",
+        title="CISPO: the ratio is clipped as a weight, and no token loses its gradient",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-sg[clip(rho, ratio_min, ratio_max)] A log pi",
+        parameters={"ratio_min": 0.0, "ratio_max": 5.0},
+        source="2025, arXiv 2506.13585; bounds from 2510.13786",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="verl bounds at 0.8 and 1.2, ART and SkyRL at 0 and 5.",
+    ),
+    Entry(
+        name="sapo",
+        title="SAPO: a sigmoid gate in the place of the clip",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-sigmoid(tau (rho - 1)) 4 / tau A, tau by the sign of A",
+        reduction=SEQUENCE_MEAN,
+        parameters={"temperature_positive": 1.0, "temperature_negative": 1.05},
+        source="2025, arXiv 2511.20347",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="The same in verl, SkyRL and AReaL up to the reduction.",
+    ),
+    Entry(
+        name="two_sided",
+        title="INTELLECT-2's clip: the ratio is bounded where credit is negative too",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-min(min(rho, delta) A, clip(rho, 1 - clip_low, 1 + clip_high) A)",
+        parameters={"clip_low": 0.2, "clip_high": 0.2, "delta": 4.0},
+        source="2025, arXiv 2505.07291",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere=(
+            "The dual clip of Ye et al. (arXiv 1912.09729) bounds the loss there instead; it keeps no gradient either."
+        ),
+    ),
+    Entry(
+        name="dppo",
+        title="DPPO: tokens whose probability has already moved far are left out",
+        credit="A = (r - m) / (s + 1e-6), s with ddof 1",
+        objective="-sg[min(rho, ratio_max)] A log pi, but 0 where pi - mu > delta, A > 0 or mu - pi > delta, A < 0",
+        parameters={"delta": 0.2, "ratio_max": 20.0},
+        source="2026, arXiv 2602.04879 (total variation form)",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="prime-rl's default loss is this with a squared log-ratio penalty.",
+    ),
+    Entry(
+        name="reinforce_pp",
+        title="REINFORCE++: rewards whitened over the step, no groups needed",
+        credit="A = (r - mean over the tokens of the step) / (standard deviation + 1e-8), ddof 1",
+        objective=CLIP,
+        parameters={"clip_low": 0.2, "clip_high": 0.2},
+        source="Hu et al. 2025, arXiv 2501.03262",
+        edge_cases=(
+            "a group may be one attempt; equal rewards in the whole step: 0 each; an unscored attempt is outside"
+        ),
+        elsewhere="With ddof 0 in OpenRLHF. Its KL penalty in the reward is 0 here.",
+        min_group=1,
+    ),
+    Entry(
+        name="reinforce_pp_baseline",
+        title="REINFORCE++ with the mean of the group taken off first",
+        credit="a = r - m; A = (a - mean over the tokens of the step) / (standard deviation + 1e-8), ddof 1",
+        objective=CLIP,
+        parameters={"clip_low": 0.2, "clip_high": 0.2},
+        source="Hu et al. 2025, arXiv 2501.03262",
+        edge_cases="a group of equal rewards may have credit where lengths differ, as in the paper",
+        elsewhere="With ddof 0 in OpenRLHF.",
+    ),
+    Entry(
+        name="opo",
+        title="OPO: the baseline of least variance, a mean weighed by length",
+        credit="A = r - sum of l r / sum of l, l the length of an attempt",
+        objective="-A log pi",
+        parameters={},
+        source="Hao et al. 2025, arXiv 2505.23585",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="In verl only.",
+    ),
+    Entry(
+        name="gpg",
+        title="GPG: REINFORCE whose scale does not shrink with the groups that teach nothing",
+        credit="A = alpha (r - m), alpha = groups / groups whose rewards differ",
+        objective="-A log pi",
+        parameters={},
+        source="2025, arXiv 2504.02546",
+        edge_cases="equal rewards in every group: 0 each; groups without signal stay in T",
+        elsewhere="In verl only.",
+    ),
+    Entry(
+        name="maxrl",
+        title="MaxRL: credit in units of the mean, so that rarely solved tasks weigh more",
+        credit="A = (r - m) / m",
+        objective="-A log pi",
+        parameters={},
+        source="2026, arXiv 2602.02710",
+        edge_cases="no attempt earned anything: 0 each; a negative reward is refused",
+        elsewhere="SkyRL and prime-rl add 1e-6 to the mean; SkyRL gives a group of one its raw reward.",
+    ),
+    Entry(
+        name="pass_at_k",
+        title="Pass@G credit: only what the best attempt adds to the second best",
+        credit="A = r_best - r_second for the best attempt, 0 for the others",
+        objective="-A log pi",
+        parameters={},
+        source="Tang et al. 2025, arXiv 2503.19595",
+        edge_cases="two attempts share the best reward: 0 each; one scored attempt: 0",
+        elsewhere="verl's grpo_passk divides by s. For k below G: algorithms.advantages.pass_at_k.",
+    ),
+    Entry(
+        name="topr",
+        title="TOPR: what succeeded is imitated, what failed is pushed away no further than sampled",
+        credit="A = r - m",
+        objective="-A log pi where A > 0; -sg[min(product of rho over the sequence, 1)] A log pi where A < 0",
+        parameters={},
+        source="2025, arXiv 2503.14286",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="In none of the frameworks that we looked at.",
+    ),
+    Entry(
+        name="vespo",
+        title="VESPO: a smooth weight of the whole sequence instead of a clip",
+        credit="A = r - m",
+        objective=("-sg[W^k exp(lambda (1 - W))] A log pi, W the ratio of the sequence, k and lambda by the sign of A"),
+        parameters={"k_positive": 2.0, "lambda_positive": 3.0, "k_negative": 3.0, "lambda_negative": 2.0},
+        source="2026, arXiv 2602.10693",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="In TRL.",
+    ),
+    Entry(
+        name="dro",
+        title="DRO: a squared log-ratio keeps the policy near the sampler",
+        credit="A = r - m",
+        objective="-(A log pi - beta / 2 (log rho)^2)",
+        parameters={"beta": 0.1},
+        source="Richemond et al. 2024, arXiv 2405.19107",
+        edge_cases=EQUAL_IS_ZERO,
+        elsewhere="In verl beta has no default. At equal weights it is REINFORCE.",
+    ),
+)
+CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""Every algorithm by name."""
+
+
+def entry(name: str) -> Entry:
+    """The algorithm of this name.
+
+    Raises:
+        ConfigError: there is none; the message has the nearest name.
+
+    >>> entry("dapo").parameters["clip_high"]
+    0.28
+    """
+    if name not in CATALOGUE:
+        nearest = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"no algorithm {name!r}; did you mean {nearest!r}? They are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
