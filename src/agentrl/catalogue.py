@@ -39,6 +39,7 @@ class Entry:
         edge_cases: group of one, equal rewards, and what else has one documented result.
         elsewhere: how the same name differs in other frameworks, or the same thing is called there.
         min_group: fewest attempts a group that make sense.
+        critic: whether a value head is trained beside the policy.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Entry:
     edge_cases: str
     elsewhere: str
     min_group: int = 2
+    critic: bool = False
 
 
 _ENTRIES = (
@@ -79,6 +81,36 @@ _ENTRIES = (
             "one scored attempt: 0, since there are no others; equal rewards: 0 each; an unscored attempt is no other"
         ),
         elsewhere="verl's two forms disagree on a group of one (raw reward, and 0).",
+    ),
+    Entry(
+        name="ppo",
+        title="PPO with a critic: generalized advantage estimation over the trained tokens",
+        credit="A = GAE(gamma, lam) over trained tokens of the reward at the last one, whitened over the step",
+        objective=CLIP + ", and value_coef times the squared error of V",
+        parameters={"clip_low": 0.2, "clip_high": 0.2, "gamma": 1.0, "lam": 0.95, "value_coef": 0.5},
+        source="Schulman et al. 2017, arXiv 1707.06347; 2015, arXiv 1506.02438",
+        edge_cases=(
+            "a group may be one attempt; equal rewards have credit where the critic expected another; an unscored "
+            "attempt is left out"
+        ),
+        elsewhere="Most clip the value loss around the old value, and some halve it (TRL); here it is neither.",
+        min_group=1,
+        critic=True,
+    ),
+    Entry(
+        name="ppo_turn",
+        title="PPO with a critic whose steps are turns",
+        credit="A = GAE(gamma, lam) over turns, the same for all tokens of a turn, whitened over the step",
+        objective=CLIP + ", and value_coef times the squared error of V",
+        parameters={"clip_low": 0.2, "clip_high": 0.2, "gamma": 1.0, "lam": 1.0, "value_coef": 0.5},
+        source="formula of arXiv 1506.02438",
+        edge_cases=(
+            "a group may be one attempt; equal rewards have credit where the critic expected another; an unscored "
+            "attempt is left out"
+        ),
+        elsewhere="AReaL's timestep unit turn; not in the others.",
+        min_group=1,
+        critic=True,
     ),
     Entry(
         name="grpo",

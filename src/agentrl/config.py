@@ -86,6 +86,8 @@ class WarmStartConfig(Section):
 AlgorithmName = Literal[
     "reinforce",
     "rloo",
+    "ppo",
+    "ppo_turn",
     "grpo",
     "dr_grpo",
     "dapo",
@@ -185,6 +187,12 @@ class TrainConfig(Section):
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
     sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _critic_has_a_head(self) -> Self:
+        if entry(self.rl.algorithm).critic and not self.model.value_head:
+            raise ValueError(f"rl.algorithm {self.rl.algorithm} trains a critic; set model.value_head to true")
+        return self
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -237,6 +237,7 @@ class Sample:
 
     ``weights`` maps an objective (``pg``, ``ce``, ``kl``, ``value``) to one weight per token; 0.0 means that
     the token is context there. ``logprobs`` are the sampler's, None where the token was not sampled.
+    ``returns`` are the targets of a value head, read where ``value`` has a weight.
     """
 
     token_ids: tuple[int, ...]
@@ -246,4 +247,5 @@ class Sample:
     trace_id: str
     group_id: str
     versions: tuple[int | None, ...] = ()
+    returns: tuple[float, ...] = ()
     reference_logprobs: tuple[float | None, ...] = ()

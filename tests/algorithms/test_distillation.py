@@ -74,7 +74,7 @@ ROW = st.lists(st.floats(-6, 6), min_size=4, max_size=4)
 ROWS = st.lists(st.tuples(ROW, ROW, st.booleans()), min_size=1, max_size=7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=ROWS, beta=st.sampled_from(BETAS), temperature=st.sampled_from([0.5, 1.0, 2.0]), chunk=st.integers(1, 8))
 def test_agrees_with_a_loop_over_the_vocabulary(rows, beta, temperature, chunk):
     student, teacher, mask = zip(*rows, strict=True)
@@ -123,7 +123,7 @@ def naive(student, teacher, beta):
 
 
 @every_beta
-@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize("chunk", [3, 100])
 def test_gradient_is_that_of_the_naive_formula(beta, chunk):
     student, teacher = random_logits(7, 11).requires_grad_(), random_logits(7, 11, seed=1)
     weight, mask = torch.linspace(-1, 2, 7, dtype=torch.float64), torch.arange(7) != 4
@@ -147,8 +147,7 @@ def test_gradients_by_hand():
 
 
 TEACHER = random_logits(6, 9, seed=1)
-FULL = {f"beta={beta}": partial(generalized_jsd, beta=beta) for beta in BETAS}
-FULL |= {"forward": forward_kl, "reverse": reverse_kl}
+FULL = {"forward": forward_kl, "reverse": reverse_kl, "beta=0.3": partial(generalized_jsd, beta=0.3)}
 
 
 def with_top_k(student, teacher_logits, mask, *, rest, **settings):
@@ -157,7 +156,7 @@ def with_top_k(student, teacher_logits, mask, *, rest, **settings):
 
 TOP = {
     f"{rest} beta={beta}": partial(with_top_k, rest=rest, beta=beta)
-    for rest, beta in itertools.product(["bucket", "renormalize"], BETAS)
+    for rest, beta in itertools.product(["bucket", "renormalize"], [0.0, 0.3, 1.0])
 }
 every_divergence = pytest.mark.parametrize("divergence", (FULL | TOP).values(), ids=FULL | TOP)
 
@@ -180,7 +179,7 @@ def test_the_size_of_a_chunk_changes_nothing(divergence, dtype):
 
 
 @every_divergence
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e9])
+@pytest.mark.parametrize("poison", [math.nan, -math.inf, 1e9])
 def test_what_stands_behind_the_mask_changes_nothing_to_the_bit(divergence, poison):
     mask = torch.tensor([True, False, True, True, False, True])
 
@@ -282,7 +281,7 @@ def test_a_token_that_one_side_excludes():
         assert gradient.isfinite().all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rows=st.tuples(ROW, ROW), beta=st.floats(0.01, 0.99))
 def test_the_mixture_is_bounded_and_symmetric(rows, beta):
     a, b = (tensor([row]) for row in rows)
@@ -347,7 +346,7 @@ def test_no_copy_of_all_logits_is_made_but_the_gradient(divergence):
     assert plain.most(torch.float32) == num_tokens * vocabulary
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=ROWS, beta=st.sampled_from(BETAS), rest=st.sampled_from(["bucket", "renormalize"]), k=st.integers(2, 3))
 def test_top_k_agrees_with_a_loop_over_the_tokens(rows, beta, rest, k):
     student, teacher, mask = zip(*rows, strict=True)
@@ -375,7 +374,7 @@ def test_all_tokens_are_the_full_divergence(beta, rest):
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-13)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rows=st.tuples(ROW, ROW), beta=st.sampled_from(BETAS), k=st.integers(1, 3))
 def test_a_bucket_never_adds_divergence(rows, beta, k):
     student, teacher = (tensor([row]) for row in rows)

@@ -154,7 +154,7 @@ def run(name, pairs, dtype=torch.float64):
 
 
 @every_loss
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(pairs=PAIRS)
 def test_agrees_with_the_formula_in_plain_python(name, pairs):
     assert LOSSES[name](*columns(pairs)).loss_N.tolist() == pytest.approx(PLAIN[name](pairs), rel=1e-9, abs=1e-9)
@@ -205,7 +205,7 @@ def test_worked_values_of_the_reward_model():
     assert bradley_terry(*pair, margins_N=tensor([0.5])).loss_N.item() == pytest.approx(0.554355, abs=1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-3, 3))
 def test_an_offset_of_all_rewards_is_free_without_centring_and_paid_for_with_it(better, worse, offset):
     plain, centred = bradley_terry, partial(bradley_terry, center_coefficient=0.01)
@@ -313,7 +313,7 @@ def test_nca_lets_the_chosen_answer_rise_to_log_two_only():
     assert run("nca", pairs)[1][0].item() == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.floats(-40, 40), st.floats(0.0, 0.45))
 def test_robust_dpo_is_unbiased_over_flipped_labels(delta, eps):
     def at(loss, x, **settings):

@@ -139,7 +139,14 @@ def sequence_mean(losses):
     return fmean([fmean(loss) for loss in losses])
 
 
+def own(rewards):
+    """With a critic an attempt's credit is its return; its tokens' advantages are made of it in train/critic.py."""
+    return rewards
+
+
 MEANINGS = {
+    "ppo": (own, clip(0.2, 0.2), token_mean),
+    "ppo_turn": (own, clip(0.2, 0.2), token_mean),
     "reinforce": (centered, plain, token_mean),
     "rloo": (others, plain, token_mean),
     "grpo": (normalized, clip(0.2, 0.2), sequence_mean),
@@ -207,12 +214,20 @@ def test_every_algorithm_has_a_meaning_here():
     assert set(MEANINGS) == set(CATALOGUE) == set(PRESETS)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if not CATALOGUE[name].critic])
 def test_equal_rewards_teach_nothing_and_the_unscored_stay_unscored(name):
     # One attempt a group would do where no group is needed; equal rewards in the whole step have no credit anywhere.
     equal = preset(name).credit([[1.0, None, 1.0], [1.0, 1.0]], [[2, 1, 2], [2, 2]])
     assert equal == [(0.0, None, 0.0), (0.0, 0.0)]
     assert preset(name).credit([[None, None]], [[1, 1]]) == [(None, None)]
+
+
+@pytest.mark.parametrize(("name", "lam"), [("ppo", 0.95), ("ppo_turn", 1.0)])
+def test_a_critic_has_its_parameters_and_the_objective_the_others(name, lam):
+    critic = preset(name, value_coef=0.25).critic
+    assert (critic.gamma, critic.lam, critic.value_coef) == (1.0, lam, 0.25)
+    assert preset(name).credit([[1.0, None], [0.0]], [[1, 1], [1]]) == [(1.0, None), (0.0,)]
+    assert preset("grpo").critic is None
 
 
 def test_parameters_are_set_and_others_refused():

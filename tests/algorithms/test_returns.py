@@ -209,6 +209,7 @@ def test_explained_variance(values, returns, expected):
     assert explained_variance([float("nan")], [float("nan")], [False]) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBER, NUMBER), min_size=2, max_size=8))
 def test_explained_variance_agrees_with_numpy(pairs):
     values, returns = np.array(pairs).T

@@ -1,7 +1,7 @@
 """A moving baseline per role, used before it is updated."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms.roles import RoleBaselines, rae
@@ -35,6 +35,7 @@ def test_a_role_without_a_scored_attempt_has_no_baseline_yet():
     assert rae([], roles=[], state=RoleBaselines()) == ((), RoleBaselines())
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(REWARD, st.sampled_from("ab")), max_size=8), st.integers(0, 8))
 def test_in_one_call_or_in_two_it_is_the_same(played, cut):
     rewards, roles = [r for r, _ in played], [role for _, role in played]
@@ -44,6 +45,7 @@ def test_in_one_call_or_in_two_it_is_the_same(played, cut):
     assert (early.advantages + late.advantages, late.state) == whole
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(REWARD, st.sampled_from("ab")), max_size=8))
 def test_agrees_with_a_loop_per_role(played):
     expected = [None] * len(played)

@@ -111,7 +111,7 @@ def near_a_corner(tokens):
 
 
 @every_objective
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tokens=packed())
 def test_the_sum_over_a_sequence_agrees_with_a_loop_over_sequences(objective, reference, still, tokens):
     if near_a_corner(tokens):
@@ -124,7 +124,7 @@ def test_the_sum_over_a_sequence_agrees_with_a_loop_over_sequences(objective, re
 
 
 @every_objective
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tokens=packed())
 def test_gradient_agrees_with_finite_differences_and_is_zero_where_the_definition_says(
     objective, reference, still, tokens
@@ -148,7 +148,7 @@ def test_gradient_agrees_with_finite_differences_and_is_zero_where_the_definitio
 
 
 @every_call
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tokens=packed())
 def test_a_packed_call_equals_one_call_per_sequence(objective, tokens):
     rows, numbers = columns(tokens)
@@ -161,7 +161,7 @@ def test_a_packed_call_equals_one_call_per_sequence(objective, tokens):
 
 
 @every_call
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tokens=packed(), seed=st.integers(0, 99))
 def test_permuting_tokens_and_renaming_sequences_changes_nothing_else(objective, tokens, seed):
     rows, numbers = columns(tokens)
@@ -171,7 +171,7 @@ def test_permuting_tokens_and_renaming_sequences_changes_nothing_else(objective,
 
 
 @every_call
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tokens=packed())
 def test_at_ratio_one_the_gradient_is_that_of_reinforce(objective, tokens):
     (_, old, credit, mask), numbers = columns(tokens)
@@ -278,10 +278,12 @@ def test_what_stands_behind_the_mask_changes_nothing_to_the_bit(objective, dtype
 
 @every_call
 def test_a_nan_stays_within_its_sequence_and_is_not_hidden(objective):
-    x, old = tensor([math.nan, -1.0, -1.0]), tensor([-1.0, -1.0, -1.0])
-    loss = objective(x, old, tensor([-1.0, -1, 1]), torch.ones(3).bool(), sequence_T=torch.tensor([0, 0, 1])).loss_T
+    x, credit = tensor([math.nan, -1.0, -1.0, -1.0]), tensor([-1.0, -1.0, 1.0, 1.0])
+    mask, numbers = torch.tensor([True, True, True, False]), torch.tensor([0, 0, 1, 0])
+    loss = objective(x, torch.full_like(x, -1.0), credit, mask, sequence_T=numbers).loss_T
     assert loss[0].isnan()
     assert loss[2].isfinite()
+    assert loss[3] == 0.0
 
 
 @every_call
@@ -356,6 +358,8 @@ def test_opsm_drops_what_failed_and_has_been_left_behind():
     numbers = torch.tensor([0, 1, 2, 2, 3])
     keep = partial(sequence.opsm_mask, *OPSM, credit, sequence_T=numbers, delta=0.2)
     assert keep(torch.ones(5).bool()).tolist() == [False, True, True, True, True]
+    # The sum over sequence 2 is .1 and its mean .05.
+    assert keep(torch.ones(5).bool(), delta=0.09).tolist() == [False, True, True, True, True]
     # Only the second token of sequence 2 is trained: its drift is .1 and not .05, above .09 and not above .2.
     some = torch.tensor([True, True, False, True, True])
     assert keep(some).tolist() == [False, True, False, True, True]
@@ -368,13 +372,13 @@ def test_opsm_agrees_with_a_loop_and_keeps_all_at_ratio_one(tokens):
     if near_a_corner(tokens):
         return
     rows, numbers = columns(tokens)
-    keep = sequence.opsm_mask(*rows, sequence_T=numbers, delta=0.05)
+    keep = sequence.opsm_mask(*rows, sequence_T=numbers, delta=0.2)
     expected = [False] * len(tokens)
     for places, x, old, credit in by_sequence(tokens):
         drift = sum(b - a for a, b in zip(x, old, strict=True)) / len(x)
         for place in places:
-            expected[place] = not (credit < 0 and drift > 0.05)
-    gaps = [abs(math.log(mean_ratio(x, old)) + 0.05) for _, x, old, _ in by_sequence(tokens)]
+            expected[place] = not (credit < 0 and drift > 0.2)
+    gaps = [abs(math.log(mean_ratio(x, old)) + 0.2) for _, x, old, _ in by_sequence(tokens)]
     if min(gaps, default=1.0) > 1e-9:
         assert keep.tolist() == expected
     assert torch.equal(sequence.opsm_mask(rows[1], *rows[1:], sequence_T=numbers, delta=0.0), rows[3])

@@ -129,7 +129,7 @@ def near_a_corner(x, old, credit, *_):
 
 
 @every_objective
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tokens=TOKENS)
 def test_agrees_with_a_loop_over_single_tokens(objective, loop, still, tokens):
     expected = [loop(x, old, credit, x) if mask else 0.0 for x, old, credit, mask in tokens]
@@ -140,7 +140,7 @@ def test_agrees_with_a_loop_over_single_tokens(objective, loop, still, tokens):
 
 
 @every_objective
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tokens=TOKENS)
 def test_gradient_agrees_with_finite_differences(objective, loop, still, tokens):
     tokens = [token for token in tokens if not near_a_corner(*token)] or [(-1.0, -1.0, 1.0, True)]
@@ -178,7 +178,7 @@ def test_the_gradient_is_zero_exactly_where_the_definition_says(objective, loop,
 
 
 @every_call
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(tokens=st.lists(st.tuples(LOGPROB, CREDIT), min_size=1, max_size=8))
 def test_at_ratio_one_the_gradient_is_that_of_reinforce(objective, tokens):
     old, credit = (tensor(column) for column in zip(*tokens, strict=True))

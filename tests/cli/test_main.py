@@ -29,7 +29,8 @@ def test_a_misspelled_command_is_answered_with_the_nearest(agentrl: Command) -> 
     done = agentrl("trian")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        done.stderr == "error: there is no command 'trian'; did you mean 'train'? the commands are train, show, algorithms, tasks\n"
+        done.stderr
+        == "error: there is no command 'trian'; did you mean 'train'? the commands are train, show, algorithms, tasks\n"
     )
 
 

@@ -21,6 +21,7 @@ from agentrl.algorithms.filters import Filter, no_signal
 from agentrl.algorithms.flat import total_per_token
 from agentrl.algorithms.objectives import PolicyLoss, ppo_clip, reinforce
 from agentrl.algorithms.reduce import sequence_mean, token_mean
+from agentrl.algorithms.returns import Estimate, token_gae, turn_gae
 from agentrl.catalogue import CATALOGUE, entry
 from agentrl.errors import ConfigError
 
@@ -50,14 +51,35 @@ Reduction = Callable[[Tensor, Tensor, Segments], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Critic:
+    """How a value head takes part: it spreads an attempt's credit over its tokens, and learns what came of them.
+
+    Attributes:
+        gae: `returns.token_gae` or `returns.turn_gae`.
+        gamma: discount per step of ``gae``, in [0, 1].
+        lam: 1 trusts the rewards alone, 0 the critic alone.
+        value_coef: weight of the squared error beside the policy's loss.
+    """
+
+    gae: Callable[..., Estimate]
+    gamma: float
+    lam: float
+    value_coef: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
-    """What a name does. Change one part with ``dataclasses.replace``."""
+    """What a name does. Change one part with ``dataclasses.replace``.
+
+    With a ``critic`` the ``credit`` of an attempt is its return, from which the advantages of its tokens are made.
+    """
 
     name: str
     credit: Credit
     objective: Objective
     reduction: Reduction
     filters: tuple[Filter, ...] = ()
+    critic: Critic | None = None
 
 
 def over_tokens(loss_T: Tensor, weight_T: Tensor, segments: Segments) -> Tensor:
@@ -116,8 +138,10 @@ class _Recipe:
     objective: Callable[..., Objective]
     reduction: Reduction = over_tokens
     filters: tuple[Filter, ...] = ()
+    gae: Callable[..., Estimate] | None = None
 
 
+_OWN_REWARD = by_group(tuple)
 _CENTERED = by_group(group_mean)
 _NORMALIZED = by_group(partial(std_normalized, ddof=1))
 _REINFORCE = partial(by_token, reinforce)
@@ -131,6 +155,8 @@ def _by_length(rule: Callable[..., Any]) -> Credit:
 _RECIPES: Mapping[str, _Recipe] = {
     "reinforce": _Recipe(credit=_CENTERED, objective=_REINFORCE),
     "rloo": _Recipe(credit=by_group(leave_one_out), objective=_REINFORCE),
+    "ppo": _Recipe(credit=_OWN_REWARD, objective=_CLIP, gae=token_gae),
+    "ppo_turn": _Recipe(credit=_OWN_REWARD, objective=_CLIP, gae=turn_gae),
     "grpo": _Recipe(credit=_NORMALIZED, objective=_CLIP, reduction=over_sequences),
     "dr_grpo": _Recipe(credit=_CENTERED, objective=_CLIP, filters=(no_signal,)),
     "dapo": _Recipe(credit=_NORMALIZED, objective=_CLIP, filters=(no_signal,)),
@@ -170,12 +196,18 @@ def preset(name: str, **parameters: float) -> Preset:
                 f"{name} has no parameter {key!r}; it has {', '.join(known.parameters) or 'no parameters'}"
             )
     recipe = _RECIPES[name]
+    settings = {**known.parameters, **parameters}
+    critic = None
+    if recipe.gae is not None:
+        gamma, lam, value_coef = (settings.pop(key) for key in ("gamma", "lam", "value_coef"))
+        critic = Critic(gae=recipe.gae, gamma=gamma, lam=lam, value_coef=value_coef)
     return Preset(
         name=name,
         credit=recipe.credit,
-        objective=recipe.objective(**{**known.parameters, **parameters}),
+        objective=recipe.objective(**settings),
         reduction=recipe.reduction,
         filters=recipe.filters,
+        critic=critic,
     )
 
 

@@ -54,7 +54,7 @@ def gspo(
     are clipped together. The defaults are the paper's; a mean of logarithms moves so little that the 0.2 of PPO never
     clips.
 
-    Source: Zheng et al. 2025, arXiv 2507.18071, equations 5 to 7.
+    Source: Zheng et al. 2025, arXiv 2507.18071.
     """
     _check_clip(clip_low, clip_high)
     terms, sequences = _start(logprobs_T, old_logprobs_T, advantages_T, mask_T, sequence_T)
@@ -174,7 +174,7 @@ def vespo(
     **The sum over the trained tokens of a sequence is the paper's loss per sequence.** phi is 1 at ratio one, has its
     peak at ``k / lambda`` and falls to 0 both ways, so sequences that have drifted far fade out. With k = 1 and
     lambda = 0 phi is W: exact importance sampling. ``old_logprobs_T`` is the sampler's. Each k is above 0 and each
-    lambda at least 0; the defaults are those that the paper recommends, as TRL ships them. Nothing is clipped.
+    lambda at least 0; the defaults are those that TRL ships for it. Nothing is clipped.
 
     Source: Shen et al. 2026, arXiv 2602.10693.
     """

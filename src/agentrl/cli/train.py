@@ -70,9 +70,13 @@ def train(
 
 
 def _with_algorithm(config: TrainConfig, name: str) -> TrainConfig:
-    """The configuration with another algorithm. The clips of the recipe were meant for its own."""
+    """The configuration with another algorithm. The clips of the recipe were meant for its own.
+
+    An algorithm with a critic gets its value head.
+    """
     rl = config.rl.model_copy(update={"algorithm": entry(name).name, "clip_low": None, "clip_high": None})
-    return config.model_copy(update={"rl": rl})
+    model = config.model.model_copy(update={"value_head": config.model.value_head or entry(name).critic})
+    return config.model_copy(update={"rl": rl, "model": model})
 
 
 def _one_recipe(plain: list[str]) -> str:

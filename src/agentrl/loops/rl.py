@@ -15,6 +15,7 @@ from agentrl.errors import TrainerError
 from agentrl.loops.context import RunContext, resident_mib, with_advantage
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
+from agentrl.train.critic import with_critic
 from agentrl.train.trainer import OptimizerSettings, Trainer, policy_gradient
 from agentrl.types import Group, Sample, Stop, Trace
 
@@ -102,6 +103,9 @@ def train_on(
         return {"tokens_trained": 0.0, "optimizer_steps": 0.0}
     loss = policy_gradient(algorithm)
     metrics: dict[str, float | None] = {}
+    foreseen: dict[str, float | None] = {}
+    if algorithm.critic is not None:
+        batch, foreseen = with_critic(trainer, batch, algorithm.critic, temperature=settings.temperature)
     for epoch in range(settings.epochs):
         measured = trainer.step(batch, loss, temperature=settings.temperature)
         if epoch == 0 and measured["logprob_gap"] > LOGPROB_TOLERANCE:
@@ -111,7 +115,7 @@ def train_on(
                 "temperature or other tokens than the trainer"
             )
         metrics = {**measured, "logprob_gap": metrics.get("logprob_gap", measured["logprob_gap"])}
-    return metrics | {"optimizer_steps": float(settings.epochs)}
+    return metrics | foreseen | {"optimizer_steps": float(settings.epochs)}
 
 
 def rollout_metrics(credited: Credited) -> dict[str, float | None]:

@@ -51,8 +51,8 @@ class Batch:
     """One micro-batch as tensors, with the counts of the whole step.
 
     ``previous_ids_M`` is the id before each token in its own sequence (0 before the first), and ``predictor_K`` the
-    flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the sampler gave none;
-    objectives must mask it before use.
+    flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the sampler gave none, and
+    ``returns_K`` where there is no critic; objectives must mask them before use.
     """
 
     token_ids_M: Tensor
@@ -65,6 +65,7 @@ class Batch:
     target_K: Tensor
     advantages_K: Tensor
     old_logprobs_K: Tensor
+    returns_K: Tensor
     weights_K: Mapping[str, Tensor]
     sequence_K: Tensor
     counts: Counts
@@ -111,6 +112,17 @@ def micro_batches(samples: Sequence[Sample], *, max_tokens: int) -> Iterator[Bat
         yield _tensors(pending, counts)
 
 
+def packed_order(samples: Sequence[Sample]) -> list[int]:
+    """The indices of the samples that train anything, in the order in which `micro_batches` lays them out."""
+    places = {id(sample): index for index, sample in enumerate(samples)}
+    return [places[id(sample)] for group in _by_group(samples) for sample in group if len(trained_places(sample))]
+
+
+def trained_places(sample: Sample) -> np.ndarray:
+    """Where a sample has a weight for any objective, ascending."""
+    return np.flatnonzero(np.any([np.asarray(weights) != 0.0 for weights in sample.weights.values()], axis=0))
+
+
 def pack(groups: Sequence[Sequence[Sample]], counts: Counts) -> Batch:
     """Lay out groups of samples on one flat axis, each group's shared prefix once.
 
@@ -143,7 +155,7 @@ def _rows(group: Sequence[Sample]) -> list[_Row]:
     rows = []
     for sample in group:
         _check_aligned(sample)
-        trained = np.flatnonzero(np.any([np.asarray(weights) != 0.0 for weights in sample.weights.values()], axis=0))
+        trained = trained_places(sample)
         if len(trained) and trained[0] == 0:
             raise TrainerError(f"trace {sample.trace_id}: the first token is trained, but no token precedes it")
         if len(trained):
@@ -155,6 +167,8 @@ def _rows(group: Sequence[Sample]) -> list[_Row]:
 
 def _check_aligned(sample: Sample) -> None:
     lengths = {"logprobs": len(sample.logprobs), "advantages": len(sample.advantages)}
+    if sample.returns or any(sample.weights.get("value", ())):
+        lengths["returns"] = len(sample.returns)
     lengths |= {f"weights[{name!r}]": len(weights) for name, weights in sample.weights.items()}
     for name, length in lengths.items():
         if length != len(sample.token_ids):
@@ -245,6 +259,7 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         target_K=torch.from_numpy(np.concatenate([row.token_ids[row.trained] for row in rows])),
         advantages_K=_gather(rows, lambda sample: sample.advantages),
         old_logprobs_K=_gather(rows, lambda sample: sample.logprobs),
+        returns_K=_gather(rows, lambda sample: sample.returns or (None,) * len(sample.token_ids)),
         weights_K=_weights(rows),
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(row.trained) for row in rows])),
         counts=counts,

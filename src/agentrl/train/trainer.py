@@ -9,20 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.objectives import cross_entropy
+from agentrl.algorithms.objectives import cross_entropy, value_loss
 from agentrl.algorithms.presets import Preset, Segments
 from agentrl.algorithms.reduce import token_mean
 from agentrl.errors import TrainerError
 from agentrl.policy.transformer import TinyTransformer
-from agentrl.train.packing import Batch, count, micro_batches
+from agentrl.train.packing import Batch, micro_batches, packed_order, trained_places
 from agentrl.types import Sample
 
 
 class Scored(NamedTuple):
-    """The trained tokens of a micro-batch under the current weights: log-probabilities and entropies, each (K,)."""
+    """The trained tokens of a micro-batch under the current weights: log-probabilities, entropies, and the value
+    before each token where the model has a value head, each (K,)."""
 
     logprobs_K: Tensor
     entropy_K: Tensor
+    values_K: Tensor | None = None
 
 
 class LossShare(NamedTuple):
@@ -59,9 +61,23 @@ def policy_gradient(preset: Preset) -> Loss:
             num_sequences=batch.counts.trained["pg"],
         )
         value = preset.reduction(policy.loss_T, weight_K, segments)
+        if preset.critic is not None:
+            critic_K = _value_losses(scored, batch)
+            sums["value_loss"] = critic_K.detach().sum()
+            share = token_mean(critic_K, batch.weights_K["value"], batch.counts.weight["value"])
+            value = value + preset.critic.value_coef * share
         return LossShare(value, sums, {"logprob_gap": log_ratio_K.abs().max()})
 
     return loss
+
+
+def _value_losses(scored: Scored, batch: Batch) -> Tensor:
+    if scored.values_K is None or "value" not in batch.weights_K:
+        raise TrainerError(
+            "this preset trains a critic: the model needs a value head (model.value_head true), and its samples "
+            "returns and weights for `value` (train.critic.with_critic)"
+        )
+    return value_loss(scored.values_K, batch.returns_K, batch.weights_K["value"] != 0)
 
 
 def supervised(scored: Scored, batch: Batch) -> LossShare:
@@ -73,11 +89,12 @@ def supervised(scored: Scored, batch: Batch) -> LossShare:
 
 def score_tokens(model: TinyTransformer, batch: Batch, temperature: float = 1.0) -> Scored:
     """Log-probability of each trained token and the entropy of the distribution that it was drawn from."""
-    logprobs_KV = (model(batch).logits_KV / temperature).log_softmax(-1)
+    output = model(batch)
+    logprobs_KV = (output.logits_KV / temperature).log_softmax(-1)
     logprobs_K = logprobs_KV.gather(1, batch.target_K[:, None]).squeeze(-1)
     with torch.no_grad():
         entropy_K = -(logprobs_KV.exp() * logprobs_KV).sum(-1)
-    return Scored(logprobs_K, entropy_K)
+    return Scored(logprobs_K, entropy_K, output.values_K)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +147,7 @@ class Trainer:
         Raises:
             TrainerError: no token is trained, or the gradient is not finite (the weights are left as they were).
         """
-        num_trained = sum(count(samples).weight.values())
+        num_trained = sum(len(trained_places(sample)) for sample in samples)
         if not num_trained:
             raise TrainerError(f"none of the {len(samples)} samples has a trained token; skip the step")
         self.model.zero_grad(set_to_none=True)
@@ -146,6 +163,31 @@ class Trainer:
             for name, largest in share.maxima.items():
                 maxima[name] = max(maxima.get(name, 0.0), largest.item())
         return {"tokens_trained": num_trained, "sequences_trained": len(samples), **means, **maxima, **self._update()}
+
+    @torch.no_grad()
+    def values(self, samples: Sequence[Sample], *, temperature: float = 1.0) -> list[tuple[float, ...]]:
+        """What the value head expects before each trained token; NaN at context.
+
+        Returns:
+            One tuple per sample, in the order given, with one number per token, in units of return.
+
+        Raises:
+            TrainerError: the model has no value head.
+        """
+        found = [[float("nan")] * len(sample.token_ids) for sample in samples]
+        order = iter(packed_order(samples))
+        for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
+            values_K = score_tokens(self.model, batch, temperature).values_K
+            if values_K is None:
+                raise TrainerError("the model has no value head; set model.value_head to true")
+            rows: dict[int, list[float]] = {}
+            for row, value in zip(batch.sequence_K.tolist(), values_K.tolist(), strict=True):
+                rows.setdefault(row, []).append(value)
+            for of_row in rows.values():
+                index = next(order)
+                for place, value in zip(trained_places(samples[index]), of_row, strict=True):
+                    found[index][place] = value
+        return [tuple(values) for values in found]
 
     def _update(self) -> dict[str, float]:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)

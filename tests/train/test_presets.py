@@ -1,0 +1,79 @@
+"""For every preset, how a step is cut, ordered and padded changes neither its loss nor its gradient."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentrl.algorithms.presets import preset
+from agentrl.catalogue import CATALOGUE
+from agentrl.train.packing import micro_batches
+from agentrl.train.trainer import policy_gradient
+from tests.train.test_trainer import gradient, make_sample
+
+GROUPS = 4
+
+
+def step():
+    """Four groups of uneven attempts, sampled by a policy that is near the one in training (about 1 in 12 each)."""
+    rng = random.Random(0)
+    made = []
+    for group in range(GROUPS):
+        prompt = [1, *(rng.randrange(2, 12) for _ in range(group + 1))]
+        for _ in range(3):
+            reply = [rng.randrange(2, 12) for _ in range(rng.randint(1, 5))]
+            trained = [0] * len(prompt) + [1] * len(reply)
+            # a tool's answer in the middle is context
+            if len(reply) > 3:
+                trained[len(prompt) + 1] = 0
+            sample = make_sample(prompt + reply, trained, group=str(group), advantage=rng.choice((-1.0, 0.5, 0.25)))
+            made.append(replace(sample, logprobs=tuple(v and v - 0.5 + rng.random() * 0.6 for v in sample.logprobs)))
+    return made
+
+
+def shuffled(samples):
+    """Groups in another order, and attempts within each."""
+    rng = random.Random(1)
+    groups = rng.sample(range(GROUPS), GROUPS)
+    return [sample for group in groups for sample in rng.sample([s for s in samples if s.group_id == str(group)], 3)]
+
+
+def poisoned(sample):
+    """NaN and 1e9 wherever nothing is trained."""
+    trained = sample.weights["pg"]
+    return replace(
+        sample,
+        logprobs=tuple(v if w else 1e9 for v, w in zip(sample.logprobs, trained, strict=True)),
+        advantages=tuple(v if w else float("nan") for v, w in zip(sample.advantages, trained, strict=True)),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if not CATALOGUE[name].critic])
+def test_cuts_order_and_poison_change_nothing(name):
+    loss = policy_gradient(preset(name))
+    whole, slope = gradient(step(), loss)
+    assert slope.abs().max() > 1e-6
+    assert len(list(micro_batches(step(), max_tokens=1))) == GROUPS
+    for samples, max_tokens in ((step(), 1), (step(), 40), (shuffled(step()), 10_000), (shuffled(step()), 30)):
+        value, again = gradient(samples, loss, max_tokens=max_tokens)
+        assert value == pytest.approx(whole, rel=1e-5, abs=1e-6)
+        torch.testing.assert_close(again, slope, rtol=1e-4, atol=1e-6)
+    value, again = gradient(list(map(poisoned, step())), loss)
+    assert value == whole
+    assert torch.equal(again, slope)
+
+
+def test_a_mean_of_each_micro_batch_is_noticed():
+    chosen = preset("grpo")
+
+    def own_denominators(loss_T, weight_T, segments):
+        present = len(torch.unique(segments.sequence_T))
+        return chosen.reduction(loss_T, weight_T, replace(segments, num_sequences=present)) / GROUPS
+
+    wrong = policy_gradient(replace(chosen, reduction=own_denominators))
+    whole, _ = gradient(step(), wrong)
+    pieces, _ = gradient(step()[:-2], wrong, max_tokens=1)
+    reference, _ = gradient(step()[:-2], wrong)
+    assert whole != pytest.approx(pieces, rel=1e-3)
+    assert pieces != pytest.approx(reference, rel=1e-3)
