@@ -173,11 +173,13 @@ def test_a_later_token_changes_no_earlier_prediction(later):
     assert torch.equal(first([1, 2, 3, 4, 5]), first([1, 2, 3, *later]))
 
 
-def test_weights_are_drawn_from_the_seed_alone():
+@pytest.mark.parametrize("value_head", [False, True])
+def test_weights_are_drawn_from_the_seed_alone(value_head):
+    shape = replace(SHAPE, value_head=value_head)
     torch.manual_seed(1)
-    first = TinyTransformer(SHAPE, seed=7).state_dict()
+    first = TinyTransformer(shape, seed=7).state_dict()
     torch.manual_seed(2)
-    again, other = TinyTransformer(SHAPE, seed=7).state_dict(), TinyTransformer(SHAPE, seed=8).state_dict()
+    again, other = TinyTransformer(shape, seed=7).state_dict(), TinyTransformer(shape, seed=8).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
 

@@ -136,12 +136,16 @@ def test_the_loss_is_the_policys_plus_the_weighed_squared_error():
 
 def test_a_critic_learns_what_comes_of_an_attempt():
     made = trainer()
-    first = made.step(with_critic(made, attempts(), PPO.critic)[0], policy_gradient(PPO))
+    samples, at_first = with_critic(made, attempts(), PPO.critic)
+    first = made.step(samples, policy_gradient(PPO))
     for _ in range(120):
         samples, measured = with_critic(made, attempts(), PPO.critic)
         last = made.step(samples, policy_gradient(PPO))
     assert last["value_loss"] < 0.1 * first["value_loss"]
-    assert measured["explained_variance"] > 0.5
+    # Before 7 of the 10 tokens the outcome is open (one of two attempts with that beginning solves it), before 3 it is
+    # known. Six tokens have return 1: 1 - (7 * 0.25 / 10) / (0.6 * 0.4) = 0.27 is all there is to foresee.
+    assert at_first["explained_variance"] < 0.0
+    assert 0.2 < measured["explained_variance"] < 0.5
     assert first["tokens_trained"] == 2 + 2 + 2 + 4  # each token once, though it has two objectives
 
 

@@ -119,6 +119,8 @@ class TinyTransformer(nn.Module):
             elif name.endswith(("out.weight", "down.weight")):
                 scale *= residual
             weight.normal_(0.0, scale, generator=generator)
+        if self.value is not None:
+            self.value.bias.zero_()
 
     @property
     def layers(self) -> Iterable[Block]:
