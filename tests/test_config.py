@@ -33,6 +33,8 @@ OTHERS = {
     "tasks.reward": "visible",
     "rl.algorithm": "grpo",
     "rl.clip_low": "0.1",
+    "rl.kl_coef": "0.1",
+    "rl.kl_loss": "k2",
     "rl.clip_high": "0.3",
 }
 

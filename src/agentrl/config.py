@@ -130,6 +130,12 @@ class RlConfig(Section):
     clip_high: float | None = Field(
         default=None, gt=0, description="the ratio is clipped above 1 + clip_high; unset: the algorithm's default"
     )
+    kl_coef: float = Field(
+        default=0.0, ge=0, description="pull towards the policy that reinforcement learning began with"
+    )
+    kl_loss: Literal["k2", "k3", "k3_unbiased", "k3_straight_through"] = Field(
+        default="k3_unbiased", description="estimator of that pull; k3 descends the forward divergence"
+    )
     temperature: float = Field(default=1.0, gt=0, description="sampling temperature of training attempts")
     final_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of the learning rate that is left at the last step"

@@ -74,6 +74,7 @@ METRICS: Mapping[str, Metric] = {
         _mean("loss", "tokens_trained", "", "loss per trained token"),
         _mean("entropy", "tokens_trained", "nats", "entropy of the policy where it sampled"),
         _mean("kl", "tokens_trained", "nats", "estimate of the divergence from the policy that sampled"),
+        _mean("kl_reference", "tokens_trained", "nats", "estimate of the divergence from the reference policy"),
         _mean("ratio", "tokens_trained", "", "importance ratio of the trained tokens"),
         _mean("clip_share", "tokens_trained", "", "share of trained tokens whose ratio was clipped"),
         _mean("value", "tokens_trained", "", "what the critic expected before the trained tokens, in units of return"),

@@ -127,6 +127,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_nothing_had_happened(whole, tmp_pa
     assert (resumed["episodes"], resumed["tokens_sampled"]) == (summary["episodes"], summary["tokens_sampled"])
 
 
+def test_a_run_with_a_reference_goes_on_with_the_same_reference(tmp_path):
+    pulled = SMALL.model_copy(update={"rl": SMALL.rl.model_copy(update={"kl_coef": 0.5})})
+    whole, _ = run(tmp_path / "whole", pulled)
+    stopped, _ = run(tmp_path / "stopped", pulled, stop=("rl", 3))
+    train(pulled, stopped, Reporter(), resume=True)
+    assert same(weights(whole), weights(stopped))
+    assert measured(whole) == measured(stopped)
+    assert any(row.get("kl_reference", 0.0) > 0 for row in whole.metrics("rl"))
+
+
 def test_what_was_written_after_the_last_checkpoint_is_done_again_once(whole, tmp_path):
     folder, _ = whole
     killed, _ = run(tmp_path, stop=("rl", 2))

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("agentrl.cli.train", "Train an agent with a recipe, and measure it before and after."),
     "show": ("agentrl.cli.show", "Look at a run, or at one attempt token by token."),
     "algorithms": ("agentrl.cli.algorithms", "List the algorithms, or say what one of them is."),
+    "check": ("agentrl.cli.check", "Check that a loss is the same however a step is laid out."),
     "tasks": ("agentrl.cli.tasks", "List, show, validate and export the tasks of the BugFix gym."),
 }
 """Name of each command: the module whose ``register(app)`` adds it, and its line in the help."""

@@ -104,12 +104,12 @@ def _train_loop() -> Callable[..., dict[str, Any]]:
     """The loop, imported here because torch takes seconds and only training needs it.
 
     Threads of OpenMP that wait by spinning take the core that another process needs. Beside one busy process a
-    training step takes 10 times as long with the default of GNU's library, and twice as long with this one.
+    training step takes ten times as long with the default of GNU's library, and three times as long with this one.
 
     Raises:
         BadInput: torch is missing or does not fit this machine; said before a run folder is made.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # read once, when torch loads
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # read once, when torch loads
     try:
         import torch  # noqa: F401
     except (ImportError, OSError) as error:

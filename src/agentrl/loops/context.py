@@ -150,6 +150,15 @@ class RunContext:
         self.trainer = trainer
         return trainer
 
+    def reference(self) -> TinyTransformer:
+        """A frozen copy of the policy that reinforcement learning began with, whenever it is asked for."""
+        frozen = TinyTransformer(self.model.shape, seed=derive_seed(self.config.seed, "weights"))
+        steps = self.config.warm_start.steps
+        if steps:
+            warm = read_checkpoint(self.folder.checkpoints / f"{PHASES[0]}-{steps:06d}-end")
+            frozen.load_state_dict(dict(warm.weights))
+        return frozen.requires_grad_(False)
+
     # Evaluation.
 
     def measure(self, name: str, step: int) -> None:

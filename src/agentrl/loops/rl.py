@@ -13,10 +13,11 @@ from agentrl.algorithms.presets import Preset, preset
 from agentrl.config import RlConfig
 from agentrl.errors import TrainerError
 from agentrl.loops.context import RunContext, resident_mib, with_advantage
+from agentrl.policy.transformer import TinyTransformer
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
 from agentrl.train.critic import with_critic
-from agentrl.train.trainer import OptimizerSettings, Trainer, policy_gradient
+from agentrl.train.trainer import KlTerm, OptimizerSettings, Trainer, policy_gradient, with_reference
 from agentrl.types import Group, Sample, Stop, Trace
 
 LOGPROB_TOLERANCE = 1e-3
@@ -28,6 +29,7 @@ def reinforce(run: RunContext) -> None:
     settings = run.config.rl
     algorithm = configured_preset(settings)
     trainer = run.start_phase("rl", optimizer_settings(settings))
+    reference = run.reference() if settings.kl_coef else None
     task_set = run.train_tasks()
     run.engine.publish(run.progress.step)
     run.reporter.phase("rl", settings.steps)
@@ -48,7 +50,7 @@ def reinforce(run: RunContext) -> None:
         )
         sampled = time.perf_counter()
         credited = credit(groups, algorithm)
-        metrics = train_on(trainer, credited.samples, algorithm, settings)
+        metrics = train_on(trainer, credited.samples, algorithm, settings, reference)
         run.engine.publish(step + 1)
         ended = time.perf_counter()
         sampling = run.engine.stats.seconds - busy
@@ -92,9 +94,13 @@ def credit(groups: Sequence[Group], algorithm: Preset) -> Credited:
 
 
 def train_on(
-    trainer: Trainer, batch: Sequence[Sample], algorithm: Preset, settings: RlConfig
+    trainer: Trainer,
+    batch: Sequence[Sample],
+    algorithm: Preset,
+    settings: RlConfig,
+    reference: TinyTransformer | None = None,
 ) -> dict[str, float | None]:
-    """The optimizer steps over a batch.
+    """The optimizer steps over a batch; ``reference`` is what a KL term pulls towards.
 
     Raises:
         TrainerError: on tokens that were just sampled the trainer's log-probabilities are not the sampler's.
@@ -102,6 +108,9 @@ def train_on(
     if not batch:
         return {"tokens_trained": 0.0, "optimizer_steps": 0.0}
     loss = policy_gradient(algorithm)
+    if reference is not None:
+        batch = with_reference(reference, batch, temperature=settings.temperature)
+        loss = policy_gradient(algorithm, KlTerm(name=settings.kl_loss, coefficient=settings.kl_coef))
     metrics: dict[str, float | None] = {}
     foreseen: dict[str, float | None] = {}
     if algorithm.critic is not None:

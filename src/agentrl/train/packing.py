@@ -51,8 +51,9 @@ class Batch:
     """One micro-batch as tensors, with the counts of the whole step.
 
     ``previous_ids_M`` is the id before each token in its own sequence (0 before the first), and ``predictor_K`` the
-    flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the sampler gave none, and
-    ``returns_K`` where there is no critic; objectives must mask them before use.
+    flat position whose output predicts ``target_K``. ``old_logprobs_K`` is NaN where the sampler gave none,
+    ``returns_K`` where there is no critic and ``reference_logprobs_K`` where there is no reference; objectives must
+    mask them before use.
     """
 
     token_ids_M: Tensor
@@ -66,6 +67,7 @@ class Batch:
     advantages_K: Tensor
     old_logprobs_K: Tensor
     returns_K: Tensor
+    reference_logprobs_K: Tensor
     weights_K: Mapping[str, Tensor]
     sequence_K: Tensor
     counts: Counts
@@ -169,6 +171,8 @@ def _check_aligned(sample: Sample) -> None:
     lengths = {"logprobs": len(sample.logprobs), "advantages": len(sample.advantages)}
     if sample.returns or any(sample.weights.get("value", ())):
         lengths["returns"] = len(sample.returns)
+    if sample.reference_logprobs:
+        lengths["reference_logprobs"] = len(sample.reference_logprobs)
     lengths |= {f"weights[{name!r}]": len(weights) for name, weights in sample.weights.items()}
     for name, length in lengths.items():
         if length != len(sample.token_ids):
@@ -259,7 +263,8 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         target_K=torch.from_numpy(np.concatenate([row.token_ids[row.trained] for row in rows])),
         advantages_K=_gather(rows, lambda sample: sample.advantages),
         old_logprobs_K=_gather(rows, lambda sample: sample.logprobs),
-        returns_K=_gather(rows, lambda sample: sample.returns or (None,) * len(sample.token_ids)),
+        returns_K=_gather(rows, lambda sample: sample.returns or _nothing(sample)),
+        reference_logprobs_K=_gather(rows, lambda sample: sample.reference_logprobs or _nothing(sample)),
         weights_K=_weights(rows),
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(row.trained) for row in rows])),
         counts=counts,
@@ -273,6 +278,10 @@ def _weights(rows: Sequence[_Row]) -> dict[str, Tensor]:
         return _gather(rows, lambda sample: sample.weights.get(name, (0.0,) * len(sample.token_ids)))
 
     return {name: of(name) for name in dict.fromkeys(name for row in rows for name in row.sample.weights)}
+
+
+def _nothing(sample: Sample) -> tuple[None, ...]:
+    return (None,) * len(sample.token_ids)
 
 
 def _gather(rows: Sequence[_Row], field: Callable[[Sample], Sequence[float | None]]) -> Tensor:

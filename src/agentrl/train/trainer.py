@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.kl import kl_loss
 from agentrl.algorithms.objectives import cross_entropy, value_loss
 from agentrl.algorithms.presets import Preset, Segments
 from agentrl.algorithms.reduce import token_mean
@@ -38,8 +39,16 @@ class LossShare(NamedTuple):
 Loss = Callable[[Scored, Batch], LossShare]
 
 
-def policy_gradient(preset: Preset) -> Loss:
-    """The loss of a preset over samples with weights for ``pg``.
+@dataclass(frozen=True, kw_only=True)
+class KlTerm:
+    """A pull towards a reference policy: ``coefficient`` times the token mean of `kl.kl_loss` of this name."""
+
+    name: str
+    coefficient: float
+
+
+def policy_gradient(preset: Preset, kl: KlTerm | None = None) -> Loss:
+    """The loss of a preset over samples with weights for ``pg``, with a pull to a reference policy where asked for.
 
     It reports the share of clipped tokens, the mean importance ratio, the k3 estimate of the divergence from the
     sampler, and the largest gap between the trainer's and the sampler's log-probability of one token.
@@ -66,6 +75,16 @@ def policy_gradient(preset: Preset) -> Loss:
             sums["value_loss"] = critic_K.detach().sum()
             share = token_mean(critic_K, batch.weights_K["value"], batch.counts.weight["value"])
             value = value + preset.critic.value_coef * share
+        if kl is not None:
+            pull_K = kl_loss(
+                kl.name,
+                scored.logprobs_K,
+                batch.reference_logprobs_K,
+                mask_K,
+                sampler_logprobs_T=batch.old_logprobs_K if kl.name == "k3_unbiased" else None,
+            )
+            sums["kl_reference"] = pull_K.detach().sum()
+            value = value + kl.coefficient * token_mean(pull_K, weight_K, segments.total_weight)
         return LossShare(value, sums, {"logprob_gap": log_ratio_K.abs().max()})
 
     return loss
@@ -95,6 +114,44 @@ def score_tokens(model: TinyTransformer, batch: Batch, temperature: float = 1.0)
     with torch.no_grad():
         entropy_K = -(logprobs_KV.exp() * logprobs_KV).sum(-1)
     return Scored(logprobs_K, entropy_K, output.values_K)
+
+
+def with_reference(
+    model: TinyTransformer, samples: Sequence[Sample], *, temperature: float = 1.0, max_tokens: int = 8192
+) -> list[Sample]:
+    """The samples with the log-probabilities of their trained tokens under a reference policy."""
+    found = score_samples(model, samples, lambda s: s.logprobs_K, temperature=temperature, max_tokens=max_tokens)
+    return [replace(sample, reference_logprobs=row) for sample, row in zip(samples, found, strict=True)]
+
+
+@torch.no_grad()
+def score_samples(
+    model: TinyTransformer,
+    samples: Sequence[Sample],
+    pick: Callable[[Scored], Tensor],
+    *,
+    temperature: float,
+    max_tokens: int,
+) -> list[tuple[float, ...]]:
+    """What ``pick`` takes of the scored tokens, per sample and token in the order given; NaN at untrained tokens."""
+    found = [[float("nan")] * len(sample.token_ids) for sample in samples]
+    order = iter(packed_order(samples))
+    for batch in micro_batches(samples, max_tokens=max_tokens):
+        picked = pick(score_tokens(model, batch, temperature)).tolist()
+        rows: dict[int, list[float]] = {}
+        for row, value in zip(batch.sequence_K.tolist(), picked, strict=True):
+            rows.setdefault(row, []).append(value)
+        for of_row in rows.values():
+            index = next(order)
+            for place, value in zip(trained_places(samples[index]), of_row, strict=True):
+                found[index][place] = value
+    return [tuple(values) for values in found]
+
+
+def _values(scored: Scored) -> Tensor:
+    if scored.values_K is None:
+        raise TrainerError("the model has no value head; set model.value_head to true")
+    return scored.values_K
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +221,6 @@ class Trainer:
                 maxima[name] = max(maxima.get(name, 0.0), largest.item())
         return {"tokens_trained": num_trained, "sequences_trained": len(samples), **means, **maxima, **self._update()}
 
-    @torch.no_grad()
     def values(self, samples: Sequence[Sample], *, temperature: float = 1.0) -> list[tuple[float, ...]]:
         """What the value head expects before each trained token; NaN at context.
 
@@ -174,20 +230,7 @@ class Trainer:
         Raises:
             TrainerError: the model has no value head.
         """
-        found = [[float("nan")] * len(sample.token_ids) for sample in samples]
-        order = iter(packed_order(samples))
-        for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
-            values_K = score_tokens(self.model, batch, temperature).values_K
-            if values_K is None:
-                raise TrainerError("the model has no value head; set model.value_head to true")
-            rows: dict[int, list[float]] = {}
-            for row, value in zip(batch.sequence_K.tolist(), values_K.tolist(), strict=True):
-                rows.setdefault(row, []).append(value)
-            for of_row in rows.values():
-                index = next(order)
-                for place, value in zip(trained_places(samples[index]), of_row, strict=True):
-                    found[index][place] = value
-        return [tuple(values) for values in found]
+        return score_samples(self.model, samples, _values, temperature=temperature, max_tokens=self.settings.max_tokens)
 
     def _update(self) -> dict[str, float]:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
