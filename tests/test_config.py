@@ -1,5 +1,7 @@
 """Every value is checked before anything runs, and a refusal names the key, the value and what is allowed."""
 
+import itertools
+import random
 from typing import Any, get_args
 
 import pytest
@@ -9,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from agentrl.catalogue import CATALOGUE
 from agentrl.config import (
+    LONGEST_PROMPT,
     AlgorithmName,
     TrainConfig,
     apply_overrides,
@@ -20,6 +23,8 @@ from agentrl.config import (
 )
 from agentrl.errors import ConfigError
 from agentrl.fields import allowed, fields_of, nearest, parse_text
+from agentrl.tasks.bugfix import tiny
+from agentrl.tokens.tiny import TinyRenderer
 
 BASE = TrainConfig(recipe="book-example")
 
@@ -28,8 +33,8 @@ OTHERS = {
     "recipe": "other",
     "seed": "7",
     "tasks.name": None,  # one choice only
-    "tasks.level": "small",
-    "tasks.report": "full",
+    "tasks.level": None,  # the one choice that TinyAgent has the words for
+    "tasks.report": None,
     "tasks.reward": "visible",
     "rl.algorithm": "grpo",
     "rl.clip_low": "0.1",
@@ -149,6 +154,13 @@ def test_a_key_like_nothing_gets_no_suggestion() -> None:
         ({"tasks.level": "huge"}, "tasks.level = 'huge' is not allowed; it must be one of tiny, small, repo"),
         ({"recipe": "no/slash"}, "recipe = 'no/slash' is not allowed"),
         ({"rl": "fast"}, "rl is a table and cannot be set to 'fast'; set one of rl.algorithm, rl.steps"),
+        ({"tasks.level": "small"}, "set tasks.level to tiny"),
+        ({"tasks.level": "repo"}, "tasks.level repo: TinyAgent"),
+        ({"tasks.report": "full"}, "set tasks.report to short"),
+        # 64 tokens of prompt and 20 or 40 of reply
+        ({"model.context": "83"}, "model.context 83: a prompt has up to 64 tokens and a reply up to 20"),
+        ({"model.context": "103", "tasks.max_reply": "40"}, "set model.context to 104 or more"),
+        ({"warm_start.batch_size": "7", "warm_start.demonstrations": "8"}, "warm_start: batch_size 7 with demonst"),
         # 3 heads of 64/3: no whole number, and 6 = 2 * 3 is what the width must be a multiple of
         ({"model.heads": "3"}, "set width to a multiple of 6"),
     ],
@@ -193,6 +205,25 @@ def test_several_findings_are_all_told() -> None:
 def test_fields_that_contradict_each_other_only_one_by_one_are_set_together() -> None:
     # 12 is no multiple of 2*8 = 16 and 64 is; 96 is a multiple of 2*6 = 12 and 64 is not: set both or none
     assert apply_overrides(BASE, {"model.heads": "6", "model.width": "96"}).model.width == 96
+
+
+def test_the_least_that_is_possible_is_allowed() -> None:
+    least = {"model.context": "84", "warm_start.batch_size": "8", "warm_start.demonstrations": "8"}
+    assert apply_overrides(BASE, least).model.context == LONGEST_PROMPT + 20
+
+
+def test_no_tiny_prompt_is_longer_than_the_context_is_checked_for() -> None:
+    found = itertools.islice(tiny.candidates(random.Random(0)), 400)
+    prompts = [tiny.prompt(one.files[tiny.MAIN_PATH], "test_8") for one in found]
+    renderer = TinyRenderer()
+    opening = len(renderer.generation_prompt())
+    longest = max(sum(map(len, renderer.render(prompt, ()))) + opening for prompt in prompts)
+    assert LONGEST_PROMPT - 8 < longest <= LONGEST_PROMPT
+
+
+def test_a_contradiction_between_sections_is_told_without_a_key_before_it() -> None:
+    with pytest.raises(ConfigError, match=r"^rl\.algorithm ppo trains a critic; set model\.value_head to true$"):
+        apply_overrides(BASE, {"rl.algorithm": "ppo"})
 
 
 def test_overrides_leave_the_original_alone() -> None:

@@ -119,12 +119,12 @@ def test_a_subclass_adds_and_replaces_tools():
         ("combine", {**GOOD, "colour": 1}, "no argument 'colour'; it takes text, count"),
         ("fail", {"x": 1}, "no argument 'x'; it takes none"),
         ("combine", {"text": "a"}, "needs the argument 'count' (integer)"),
-        ("combine", {**GOOD, "count": "1"}, "argument 'count' must be"),
+        ("combine", {**GOOD, "count": "1"}, "argument 'count' must be an integer, not '1'"),
         ("combine", {**GOOD, "count": True}, "integer, not True"),
         ("combine", {**GOOD, "count": 1.5}, "integer, not 1.5"),
-        ("combine", {**GOOD, "factor": False}, "number, not False"),
+        ("combine", {**GOOD, "factor": False}, "must be a number, not False"),
         ("combine", {**GOOD, "flag": 1}, "boolean, not 1"),
-        ("combine", {**GOOD, "items": "1,2"}, "array, not '1,2'"),
+        ("combine", {**GOOD, "items": "1,2"}, "must be an array, not '1,2'"),
     ],
 )
 def test_a_bad_call_is_answered_with_what_to_write(name, arguments, message):

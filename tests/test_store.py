@@ -42,6 +42,10 @@ def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path) -> Non
 def test_a_path_that_is_no_run_is_refused_with_the_runs_nearby(tmp_path: Path, folder: RunFolder) -> None:
     with pytest.raises(StoreError, match=f"does not exist; runs nearby: .*{folder.path.name}"):
         RunFolder.open(tmp_path / "book-example")
+    with pytest.raises(StoreError, match=f"runs nearby: {folder.path}"):
+        RunFolder.open("nowhere", runs=folder.path.parent)
+    with pytest.raises(StoreError, match=r"config\.toml is a file, and a run is a folder; "):
+        RunFolder.open(folder.path / "config.toml")
     with pytest.raises(StoreError, match=r"has no config\.toml, so it is no run folder; runs nearby"):
         RunFolder.open(tmp_path)
     assert RunFolder.open(folder.path) == folder

@@ -343,12 +343,13 @@ def entry(name: str) -> Entry:
     """The algorithm of this name.
 
     Raises:
-        ConfigError: there is none; the message has the nearest name.
+        ConfigError: there is none; the message has all names, and the nearest if one is near.
 
     >>> entry("dapo").parameters["clip_high"]
     0.28
     """
     if name not in CATALOGUE:
-        nearest = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"no algorithm {name!r}; did you mean {nearest!r}? They are {', '.join(CATALOGUE)}")
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), CATALOGUE, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no algorithm {name!r}; {hint}they are {', '.join(CATALOGUE)}")
     return CATALOGUE[name]

@@ -70,7 +70,7 @@ class WarmStartConfig(Section):
 
     steps: int = Field(default=200, ge=0, description="optimizer steps; 0 starts from random weights")
     demonstrations: int = Field(default=2, ge=1, description="demonstrations of each training task")
-    batch_size: int = Field(default=64, ge=1, description="demonstrations in a step")
+    batch_size: int = Field(default=64, ge=1, description="demonstrations in a step; those of a task come together")
     learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
     matrix_learning_rate: float = Field(default=2e-2, gt=0, description="peak learning rate of Muon (matrices)")
     reverts: float = Field(
@@ -81,6 +81,15 @@ class WarmStartConfig(Section):
     gives_up: float = Field(
         default=0.15, ge=0, le=1, description="chance that a failing test run is followed by submit"
     )
+
+    @model_validator(mode="after")
+    def _a_task_fits_into_a_step(self) -> Self:
+        if self.batch_size < self.demonstrations:
+            raise ValueError(
+                f"batch_size {self.batch_size} with demonstrations {self.demonstrations}: those of a task are trained "
+                f"in one step; set batch_size to {self.demonstrations} or more"
+            )
+        return self
 
 
 AlgorithmName = Literal[
@@ -182,6 +191,10 @@ class SandboxConfig(Section):
     cpu_s: float = Field(default=1.0, gt=0, description="processor time that one job may use in seconds")
 
 
+LONGEST_PROMPT = 64
+"""Tokens that no prompt of the tiny level exceeds, the marker that opens the reply included (the longest has 62)."""
+
+
 class TrainConfig(Section):
     """Everything that a training run depends on."""
 
@@ -198,6 +211,26 @@ class TrainConfig(Section):
     def _critic_has_a_head(self) -> Self:
         if entry(self.rl.algorithm).critic and not self.model.value_head:
             raise ValueError(f"rl.algorithm {self.rl.algorithm} trains a critic; set model.value_head to true")
+        return self
+
+    @model_validator(mode="after")
+    def _tiny_agent_has_the_words(self) -> Self:
+        for key, value, right in (("level", self.tasks.level, "tiny"), ("report", self.tasks.report, "short")):
+            if value != right:
+                raise ValueError(
+                    f"tasks.{key} {value}: TinyAgent, which is trained, has a vocabulary of the tiny level and its "
+                    f"short reports alone; set tasks.{key} to {right}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _a_prompt_and_a_reply_fit(self) -> Self:
+        least = LONGEST_PROMPT + self.tasks.max_reply
+        if self.model.context < least:
+            raise ValueError(
+                f"model.context {self.model.context}: a prompt has up to {LONGEST_PROMPT} tokens and a reply up to "
+                f"{self.tasks.max_reply} (tasks.max_reply); set model.context to {least} or more"
+            )
         return self
 
 
@@ -306,7 +339,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "missing":
         return f"{key} is missing; set it to {allowed(known[key])}"
     if error["type"] == "value_error":
-        return f"{key}: {error['ctx']['error']}"
+        return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
     if key not in known:
         return f"{key} = {value!r} must be a table with the keys {', '.join(k for k in known if k.startswith(key))}"
     return f"{key} = {value!r} is not allowed; it must be {allowed(known[key])}"

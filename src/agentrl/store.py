@@ -69,16 +69,19 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
+    def open(cls, path: Path | str, *, runs: Path | str = "runs") -> RunFolder:
         """A run that exists.
+
+        Args:
+            path: the run's folder.
+            runs: where else to look for runs that may have been meant.
 
         Raises:
             StoreError: the path is no run folder, with the runs nearby.
         """
         path = Path(path)
         if not (path / "config.toml").is_file():
-            what = "has no config.toml, so it is no run folder" if path.is_dir() else "does not exist"
-            raise StoreError(f"{path} {what}; {_nearby(path)}")
+            raise StoreError(f"{path} {_not_a_run(path)}; {_nearby(path, Path(runs))}")
         return cls(path=path)
 
     @classmethod
@@ -171,8 +174,8 @@ class RunFolder:
         write_traces(self.path / "traces" / f"{phase}-{step:06d}.jsonl.gz", traces, phase=phase, step=step)
 
     def trace_files(self) -> list[tuple[str, int, Path]]:
-        """Phase, step and path of every trace file, sorted by phase and step."""
-        found = ((_TRACE_FILE.fullmatch(path.name), path) for path in (self.path / "traces").iterdir())
+        """Phase, step and path of every trace file, sorted by phase and step; none where their folder is missing."""
+        found = ((_TRACE_FILE.fullmatch(path.name), path) for path in (self.path / "traces").glob("*"))
         return sorted((match["phase"], int(match["step"]), path) for match, path in found if match)
 
     def iter_traces(self, phase: str | None = None, step: int | None = None) -> Iterator[Trace]:
@@ -276,9 +279,15 @@ def _new_folder(root: Path, name: str) -> Path:
             return path
 
 
-def _nearby(path: Path) -> str:
-    """Runs inside or beside a path, for an error message."""
-    roots = [path, path.parent, Path("runs")]
+def _not_a_run(path: Path) -> str:
+    if path.is_dir():
+        return "has no config.toml, so it is no run folder"
+    return "is a file, and a run is a folder" if path.exists() else "does not exist"
+
+
+def _nearby(path: Path, runs: Path) -> str:
+    """Runs inside or beside a path or below ``runs``, for an error message."""
+    roots = dict.fromkeys((path, path.parent, runs))
     found = [str(file.parent) for root in roots for file in sorted(root.glob("*/config.toml"))]
     close = difflib.get_close_matches(str(path), found, n=3, cutoff=0.0)
     return f"runs nearby: {', '.join(close)}" if close else "there are no runs nearby; start one with `agentrl train`"

@@ -29,8 +29,9 @@ def test_unscored_is_not_the_same_as_zero(advantages, left_out):
 
 def test_each_group_is_counted_once_under_the_first_reason():
     groups = {"solved": (0.0, 0.0), "mixed": (0.5, -0.5), "lost": (None, None), "failed": (0.0, None)}
-    kept, report = filter_groups(groups, (no_signal,))
+    kept, left_out, report = filter_groups(groups, (no_signal,))
     assert kept == ("mixed",)
+    assert left_out == {"solved": "no_signal", "lost": "unscored", "failed": "no_signal"}
     assert report == FilterReport(num_kept=1, num_dropped={"no_signal": 2, "unscored": 1})
     assert report.num_groups == 4
     assert report.share_dropped("no_signal") == 0.5
@@ -38,7 +39,7 @@ def test_each_group_is_counted_once_under_the_first_reason():
 
 
 def test_without_filters_equal_groups_stay_and_unscored_ones_still_leave():
-    kept, report = filter_groups({"equal": (0.0, 0.0), "lost": (None,)}, ())
+    kept, _, report = filter_groups({"equal": (0.0, 0.0), "lost": (None,)}, ())
     assert kept == ("equal",)
     assert report.num_dropped == {"unscored": 1}
 
@@ -51,7 +52,10 @@ def test_no_group_at_all():
 @settings(deadline=None)
 @given(GROUPS)
 def test_nothing_is_lost_and_every_reward_that_differs_stays(rewards):
-    kept, report = filter_groups({group: group_mean(values) for group, values in rewards.items()}, (no_signal,))
+    kept, left_out, report = filter_groups(
+        {group: group_mean(values) for group, values in rewards.items()}, (no_signal,)
+    )
     assert report.num_kept == len(kept)
+    assert {*kept, *left_out} == set(rewards)
     assert report.num_groups == len(rewards)
     assert kept == tuple(g for g, values in rewards.items() if len({x for x in values if x is not None}) > 1)

@@ -49,7 +49,7 @@ def test_groups_are_not_taken_by_position_from_an_interleaved_batch():
         groups.setdefault(prompt, []).append(reward)
     advantages = {prompt: group_mean(rewards) for prompt, rewards in groups.items()}
     assert advantages == {"P1": (0.0,) * 4, "P2": (0.0,) * 4}
-    kept, report = filter_groups(advantages, (no_signal,))
+    kept, _, report = filter_groups(advantages, (no_signal,))
     assert (kept, report.num_dropped) == ((), {"no_signal": 2})
     by_position = [group_mean([reward for _, reward in batch[i : i + 4]]) for i in (0, 4)]
     assert by_position == [(0.5, -0.5, 0.5, -0.5)] * 2

@@ -73,7 +73,14 @@ def run_folder(tmp_path: Path) -> RunFolder:
     folder.write_traces("rl", 3, [attempt("rl-3-0", 1.0, 0.5), attempt("rl-3-1", 0.0, -0.5)])
     score = {"mean": 0.25, "low": 0.125, "high": 0.375}
     result = {"pass@1": score, "tasks": 200, "attempts": 200}
-    folder.write_summary({"recipe": "book-example", "wall_s": 61.25, "eval": {"before": result, "difference": result}})
+    folder.write_summary(
+        {
+            "recipe": "book-example",
+            "wall_s": 61.25,
+            "eval": {"before": result, "difference": result},
+            "seconds": {"rl": 61.0},
+        }
+    )
     return folder
 
 
@@ -98,5 +105,5 @@ def attempt(trace_id: str, reward: float, advantage: float) -> Trace:
         nodes=(question, reply),
         stop=Stop.MAX_TURNS,
         scores=(Score(name="hidden_tests", value=reward, explanation="8 of 8"),),
-        metadata={"advantage": advantage},
+        metadata={"objective": "pg", "advantage": advantage},
     )

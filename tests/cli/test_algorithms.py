@@ -44,3 +44,9 @@ def test_a_typo_is_answered_with_the_nearest_name(capsys, monkeypatch):
     status, said = printed(capsys, monkeypatch, "grppo")
     assert status == 2
     assert "did you mean 'grpo'" in said.err
+
+
+def test_a_name_like_none_gets_all_of_them_and_no_guess(capsys, monkeypatch):
+    status, said = printed(capsys, monkeypatch, "xx")
+    assert status == 2
+    assert said.err == f"error: no algorithm 'xx'; they are {', '.join(CATALOGUE)}\n"

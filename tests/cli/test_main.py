@@ -25,6 +25,13 @@ def test_the_help_of_each_command_has_an_example_and_needs_no_torch(agentrl: Com
     assert f"agentrl {command} " in done.stdout
 
 
+@pytest.mark.parametrize("words", [(), ("train",), ("tasks",), ("tasks", "list")])
+def test_the_short_option_shows_the_same_help(agentrl: Command, words: tuple[str, ...]) -> None:
+    done = agentrl(*words, "-h")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == agentrl(*words, "--help").stdout
+
+
 def test_a_misspelled_command_is_answered_with_the_nearest(agentrl: Command) -> None:
     done = agentrl("trian")
     assert (done.returncode, done.stdout) == (2, "")

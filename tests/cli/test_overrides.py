@@ -31,8 +31,8 @@ def test_after_an_equals_sign_every_text_is_a_value(value: str) -> None:
     [
         (["--rl.steps"], "--rl.steps has no value; write --rl.steps VALUE or --rl.steps=VALUE"),
         (["--rl.steps", "--seed", "1"], "--rl.steps has no value"),
-        (["--=3"], "has no name"),
-        (["--seed", "1", "--seed=2"], "'--seed=2' is given twice"),
+        (["--=3"], "'--=3' has no name; write --KEY VALUE or --KEY=VALUE"),
+        (["--seed", "1", "--seed=2"], "'--seed=2': seed is given twice; leave one of them out"),
     ],
 )
 def test_what_is_no_override_is_refused(words: list[str], message: str) -> None:

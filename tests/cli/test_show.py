@@ -1,6 +1,8 @@
 """`agentrl show` on a run that lies on disk."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,9 @@ def test_a_run_is_shown_with_result_curve_and_ids(agentrl: Command, run_folder: 
     done = agentrl("show", "latest")
     assert done.returncode == 0, done.stderr
     for text in ("wall_s  61.2", "before RL", "[0.125, 0.375]", "reward over 3 steps of RL, last 1.000", "75.0%"):
+        assert text in done.stdout
+    assert "\nseconds: RL 61.0\n" in done.stdout
+    for text in ("rl-3-0", "rl-3-1"):
         assert text in done.stdout
     assert "rl-3-0" in done.stdout
     below_path = done.stdout.partition("\n")[2]
@@ -35,6 +40,7 @@ def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolde
         "stopped: max_turns",
         "score hidden_tests: 0.000 (weight 1) 8 of 8",
         "reward: +0.000   advantage: -0.500",
+        "trained: yes, by policy gradient",
     ):
         assert text in out
     assert "logprob" not in out
@@ -43,9 +49,10 @@ def test_an_attempt_is_shown_turn_by_turn(agentrl: Command, run_folder: RunFolde
 def test_tokens_are_shown_with_logprob_and_weight(agentrl: Command, run_folder: RunFolder) -> None:
     out = agentrl("show", "latest", "--trace", "rl-3-0", "--tokens").stdout
     rows = [line.split() for line in out.splitlines()]
-    assert ["0", "'<user>'", "no"] in rows  # given: no logprob, not trained
-    assert ["2", "'return'", "-0.2500", "7", "yes", "+0.500"] in rows  # sampled: trained with the advantage
-    assert ["3", "'<end>'", "-1.5000", "7", "yes", "+0.500"] in rows  # the stop token too
+    assert ["id", "text", "logprob", "version", "trained", "advantage", "weight"] in rows
+    assert ["0", "'<user>'", "no", "0"] in rows  # given: no logprob, not trained
+    assert ["2", "'return'", "-0.2500", "7", "yes", "+0.500", "1"] in rows  # sampled: trained with the advantage
+    assert ["3", "'<end>'", "-1.5000", "7", "yes", "+0.500", "1"] in rows  # the stop token too
 
 
 def test_an_attempt_as_json_has_its_reward(agentrl: Command, run_folder: RunFolder) -> None:
@@ -56,6 +63,21 @@ def test_an_attempt_as_json_has_its_reward(agentrl: Command, run_folder: RunFold
 def test_a_run_without_a_summary_says_how_to_go_on(agentrl: Command, run_folder: RunFolder) -> None:
     (run_folder.path / "summary.json").unlink()
     assert "agentrl train --resume" in agentrl("show", "latest").stdout
+
+
+def test_a_run_without_a_folder_of_traces_is_shown_without_them(agentrl: Command, run_folder: RunFolder) -> None:
+    shutil.rmtree(run_folder.path / "traces")
+    done = agentrl("show", "latest")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nearest are none: no traces" in agentrl("show", "latest", "--trace", "rl-3-0").stderr
+
+
+def test_the_runs_of_another_root_are_nearby_too(agentrl: Command, run_folder: RunFolder, tmp_path: Path) -> None:
+    elsewhere = run_folder.path.parent.rename(tmp_path / "elsewhere")
+    assert f"runs nearby: {elsewhere}" in agentrl("show", "T0", "--runs", str(elsewhere)).stderr
+    assert "there are no runs nearby" in agentrl("show", "T0").stderr
+    (tmp_path / "afile").write_text("")
+    assert "afile is a file, and a run is a folder; there are no runs nearby" in agentrl("show", "afile").stderr
 
 
 @pytest.mark.parametrize(

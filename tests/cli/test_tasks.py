@@ -19,6 +19,17 @@ def test_tasks_are_listed_the_same_each_time(agentrl: Command) -> None:
     assert all(row["id"] in shown and row["kind"] in shown for row in rows)
 
 
+def test_a_narrow_page_folds_no_name(agentrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = json.loads(agentrl("tasks", "list", "--level", "small", "--n", "3", "--json").stdout)
+    lines = agentrl("tasks", "list", "--level", "small", "--n", "3").stdout.splitlines()
+    assert lines[0].split() == ["id", "family", "kind", "of", "bug", "failing", "test"]
+    assert [line.split() for line in lines[1:]] == [
+        [*f"{row['id']} {row['family']} {row['kind']} {row['failing_test']}".split()] for row in rows
+    ]
+    assert len({line.index(row["family"]) for line, row in zip(lines[1:], rows, strict=True)}) == 1
+
+
 def test_a_task_is_shown_as_the_agent_gets_it(agentrl: Command) -> None:
     task = json.loads(agentrl("tasks", "show", "bugfix-v1/tiny/test/1", "--json").stdout)
     shown = agentrl("tasks", "show", "bugfix-v1/tiny/test/1").stdout
@@ -45,6 +56,7 @@ def test_an_exported_task_fails_its_tests_and_its_solution_passes_them(agentrl: 
     for folder, extra in (("broken", []), ("solved", ["--solution"])):
         done = agentrl("tasks", "export", "bugfix-v1/small/train/0", folder, *extra)
         assert done.returncode == 0, done.stderr
+        assert f"its tests need pytest (pip install pytest): cd {folder} && python -m pytest\n" in done.stdout
     assert not pytest_passes(tmp_path / "broken")
     assert pytest_passes(tmp_path / "solved")
 
@@ -56,6 +68,13 @@ def test_export_overwrites_nothing(agentrl: Command, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "full is not an empty folder; nothing in it is overwritten" in done.stderr
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.py"]
+
+
+def test_export_says_when_a_folder_cannot_be_written(agentrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("")
+    done = agentrl("tasks", "export", "bugfix-v1/tiny/train/0", "afile/x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: afile/x cannot be written (Not a directory); choose another folder\n"
 
 
 @pytest.mark.parametrize(

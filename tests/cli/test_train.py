@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from agentrl.cli.interrupt import stop_on_interrupt
-from agentrl.cli.train import reporter_for
+from agentrl.cli.train import reporter_for, show_result
 from agentrl.config import TrainConfig, from_toml, to_toml
 from agentrl.store import RunFolder
 from agentrl.ui.live import PlainReporter, RichReporter
@@ -45,6 +45,13 @@ def recipe(tmp_path: Path) -> str:
         (["--tasks.level.x", "1"], "unknown key tasks.level.x"),
         (["--seed"], "--seed has no value"),
         (["--resume", "latest"], "there is no run in runs"),
+        (["--print_config"], "there is no option --print_config; did you mean --print-config?"),
+        (["--algoritm", "grpo"], "there is no option --algoritm; did you mean --algorithm?"),
+        (["--seed", "1", "--seed=2"], "'--seed=2': seed is given twice; leave one of them out"),
+        (["--tasks.level", "small"], "error: tasks.level small: TinyAgent"),
+        (["--model.context", "8"], "error: model.context 8: a prompt has up to 64 tokens"),
+        (["--warm_start.batch_size", "1"], "error: warm_start: batch_size 1 with demonstrations 2"),
+        (["--rl.algorithm", "ppo"], "error: rl.algorithm ppo trains a critic"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_made(
@@ -90,6 +97,12 @@ def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: Run
         done = agentrl("train", *words, "--resume", "latest")
         assert done.returncode == 2
         assert "--resume goes on with the run's own configuration; leave out" in done.stderr
+
+
+def test_the_result_says_where_the_time_went(run_folder: RunFolder) -> None:
+    out, summary = io.StringIO(), {"eval": {}, "seconds": {"tasks": 2.0, "rl": 61.0, "tools": 5.0}}
+    show_result(Console(file=out), run_folder, summary)
+    assert "\nseconds: tasks 2.0, RL 61.0 (tools 5.0)\n" in out.getvalue()
 
 
 INTERRUPTED = """

@@ -17,9 +17,9 @@ from tests.golden import attempts
 DIGESTS = {
     "masks.json": "42b75422e18cf7fd1c241a263876fe6a3a6f04b76a3edee19f1527b4e33c0cac",
     "model.safetensors": "d2a057957ccf1e8767bb9a7be7530e1115d326e184b2e722ffec388f367d9264",
-    "show-meddles.txt": "2c054530fa9b848c331c64494acdd4f08c1ed87f6ce7a7975598a230467d9bec",
-    "show-sampled.txt": "ef066f368ff3e5c6fafeb3463c27160adb804c43843bffb885e3e43f546da820",
-    "traces-schema-1.jsonl": "fd9ab9a0db84026d9fce1cf8868ad2286afce45c69e3bd724204e7f126a72400",
+    "show-meddles.txt": "2d0d002e150449cf02b84183040377e0cf2613fdb71b39b1681e8f38ebfa194c",
+    "show-sampled.txt": "09656e2ae6f6a6bc1f12a847fc5cb1ced316091eab0876d1566e6313739ea9ff",
+    "traces-schema-1.jsonl": "8275c7a3567be3c4ea33be89a40bb7f07720dd2910fe0bacfd15946381f0a129",
 }
 """SHA-256 of the files: they change only together with this table."""
 

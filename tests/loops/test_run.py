@@ -101,6 +101,13 @@ def test_a_stored_attempt_carries_its_credit_and_its_harness(whole):
     assert len(traces) == 4 * 4
     assert all("advantage" in trace.metadata and "tool-loop-v1" in trace.metadata["harness"] for trace in traces)
     assert all(trace.error is None for trace in traces)
+    # groups of four that all failed or all passed are left out whole
+    said = ["objective" in trace.metadata for trace in traces]
+    rewards = [{trace.reward for trace in traces[start : start + 4]} for start in range(0, 16, 4)]
+    assert said == [len(found) > 1 for found in rewards for _ in range(4)]
+    demonstrations = list(folder.iter_traces("warm_start", 0))
+    assert {trace.metadata["objective"] for trace in demonstrations} == {"ce"}
+    assert all("objective" not in trace.metadata for trace in folder.iter_traces("eval"))
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(whole, tmp_path):

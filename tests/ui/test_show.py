@@ -1,12 +1,26 @@
 """Plots and tables of the terminal, on small numbers."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
+from agentrl.tokens.samples import samples
 from agentrl.types import Fault, Message, Node, Score, Stop, ToolCall, Trace
-from agentrl.ui.show import attempt, binned, block_plot, call_text, curves, result_table, summary_lines, token_table
+from agentrl.ui.show import (
+    attempt,
+    binned,
+    block_plot,
+    call_text,
+    curves,
+    result_table,
+    summary_lines,
+    time_lines,
+    token_table,
+)
 
 
 def text(*parts: object) -> str:
@@ -68,6 +82,13 @@ def test_summary_lines_are_aligned_and_leave_nested_values_out() -> None:
     assert summary_lines({"seed": 3, "wall_s": 1234.56, "eval": {}}) == ["seed    3", "wall_s  1,234.6"]
 
 
+def test_the_summary_ends_with_where_the_time_went() -> None:
+    seconds = {"sampling": 3.0, "rl": 1234.56, "tasks": 9.0, "warm_start": 2.0, "checkpoints": 0.25, "wall": 1300.0}
+    line = "seconds: tasks 9.0, warm start 2.0, RL 1,234.6 (sampling 3.0), checkpoints 0.2"
+    assert summary_lines({"seed": 3, "seconds": seconds}) == ["seed  3", line]
+    assert time_lines({"seconds": {"wall": 3.0}}) == time_lines({}) == []
+
+
 def test_a_call_shows_what_is_malformed() -> None:
     call = ToolCall(name="edit", arguments={"line": 1, "text": 'a "é"\n'}, problem="line 9 of 3")
     assert call_text(call) == '→ edit(line=1, text="a \\"é\\"\\n")  ✗ malformed: line 9 of 3'
@@ -81,34 +102,58 @@ NODE = Node(
     logprobs=(-0.5, -2.0),
     versions=(3, 4),
 )
+FORKED = Trace(
+    id="t",
+    task_id="k",
+    group_id="g",
+    attempt=0,
+    seed=1,
+    nodes=(Node(parent=None, message=Message(role="user", content="[bold]x"), context_ids=(5,)), NODE, NODE),
+    stop=Stop.ERROR,
+    scores=(Score(name="hidden_tests", value=None),),
+    error=Fault(boundary="sandbox", message="worker died"),
+)
 
 
 def test_exactly_the_sampled_tokens_are_trained() -> None:
-    assert cells(token_table(NODE, -0.25, ["a", "\n"])) == [
-        ("5", "", "", "", "no", ""),  # given, and not in the vocabulary
-        ("1", "'\\n'", "-0.5000", "3", "yes", "-0.250"),
-        ("0", "'a'", "-2.0000", "4", "yes", "-0.250"),
+    assert cells(token_table(NODE, {"objective": "pg", "advantage": -0.25}, ["a", "\n"])) == [
+        ("5", "", "", "", "no", "", "0"),  # given, and not in the vocabulary
+        ("1", "'\\n'", "-0.5000", "3", "yes", "-0.250", "1"),
+        ("0", "'a'", "-2.0000", "4", "yes", "-0.250", "1"),
     ]
 
 
-def test_an_attempt_without_an_advantage_trains_nothing() -> None:
-    assert [row[4:] for row in cells(token_table(NODE, None, None))] == [("no", "")] + [("no", "none")] * 2
+# an evaluation, a group that was left out, a demonstration, an attempt of an algorithm with a critic, one with credit 0
+@pytest.mark.parametrize(
+    ("metadata", "row", "said"),
+    [
+        ({}, ("no", "", "0"), "trained: no"),
+        ({"left_out": "no_signal", "advantage": None}, ("no", "", "0"), "trained: no: no_signal"),
+        ({"objective": "ce", "advantage": None}, ("yes", "", "1"), "trained: yes, by cross entropy"),
+        ({"objective": "pg", "advantage": None}, ("yes", "", "1"), "trained: yes, by policy gradient, each token with"),
+        ({"objective": "pg", "advantage": 0.0}, ("yes", "+0.000", "1"), "trained: yes, by policy gradient"),
+    ],
+)
+def test_an_attempt_says_whether_and_how_it_was_trained(
+    metadata: dict[str, object], row: tuple[str, ...], said: str
+) -> None:
+    given, *sampled = cells(token_table(NODE, metadata, None))
+    assert given[4:] == ("no", "", "0")
+    assert [cell[4:] for cell in sampled] == [row, row]
+    assert said in text(attempt(replace(FORKED, metadata=metadata))).splitlines()[-1]
+
+
+def test_the_weights_that_are_shown_are_those_of_the_samples() -> None:
+    # the root is in both branches and is trained in neither; each of the two replies has 2 tokens of its own
+    made = samples(FORKED, None, objective="ce")
+    shown = [
+        row for node in FORKED.nodes for row in cells(token_table(node, {"objective": "ce", "advantage": None}, None))
+    ]
+    assert sum(float(row[-1]) for row in shown) == sum(sum(sample.weights["ce"]) for sample in made) == 4.0
 
 
 def test_an_unscored_attempt_says_so_and_shows_its_fork() -> None:
-    root = Node(parent=None, message=Message(role="user", content="[bold]x"), context_ids=(5,))
-    trace = Trace(
-        id="t",
-        task_id="k",
-        group_id="g",
-        attempt=0,
-        seed=1,
-        nodes=(root, NODE, NODE),
-        stop=Stop.ERROR,
-        scores=(Score(name="hidden_tests", value=None),),
-        error=Fault(boundary="sandbox", message="worker died"),
-    )
-    shown = text(attempt(trace))
+    shown = text(attempt(FORKED))
     assert "[2] assistant  (1 tokens given, 2 sampled, continues 0)" in shown
     assert "error in sandbox: worker died" in shown
     assert "score hidden_tests: not scored (weight 1)" in shown

@@ -29,9 +29,10 @@ class FilterReport:
 
 
 class Filtered(NamedTuple):
-    """The ids of the groups that stay, in the order given, and what became of the others."""
+    """The ids of the groups that stay, in the order given, the others with their reasons, and the counts."""
 
     kept: tuple[str, ...]
+    left_out: Mapping[str, str]
     report: FilterReport
 
 
@@ -56,8 +57,9 @@ def filter_groups(advantages: Mapping[str, Sequence[float | None]], filters: Seq
     """
     reasons = {group: _reason(values, (unscored, *filters)) for group, values in advantages.items()}
     kept = tuple(group for group, reason in reasons.items() if reason is None)
-    dropped = Counter(reason for reason in reasons.values() if reason is not None)
-    return Filtered(kept=kept, report=FilterReport(num_kept=len(kept), num_dropped=dict(dropped)))
+    left_out = {group: reason for group, reason in reasons.items() if reason is not None}
+    report = FilterReport(num_kept=len(kept), num_dropped=dict(Counter(left_out.values())))
+    return Filtered(kept=kept, left_out=left_out, report=report)
 
 
 def _reason(advantages: Sequence[float | None], filters: Sequence[Filter]) -> str | None:

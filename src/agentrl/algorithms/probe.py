@@ -49,7 +49,7 @@ class Tokens:
     @property
     def totals(self) -> Totals:
         """What a step of these tokens counts."""
-        return Totals(int(self.mask_T.sum()), len(self.sequence_T[self.mask_T].unique()))
+        return Totals(int(self.mask_T.sum()), len(set(self.sequence_T[self.mask_T].tolist())))
 
     def take(self, index: Tensor) -> Self:
         """The tokens at these places, in this order."""
@@ -124,6 +124,9 @@ class Loss:
         except Exception as error:  # what another's code raises is what we are here to tell
             raise ConfigError(f"{name} raised {type(error).__name__} on a plain step: {error}; {_WRITE}") from error
         self.per_token = self._is_per_token(raw, len(step.mask_T))
+        first, again = self.outcome(step), self.outcome(step)
+        if not torch.equal(first.loss.nan_to_num(), again.loss.nan_to_num()):
+            raise ConfigError(f"{name} gave two values for one step; switch off what is random in it and check again")
 
     def outcome(self, tokens: Tokens, totals: Totals | None = None) -> Outcome:
         """Value and gradient on these tokens.
@@ -210,6 +213,7 @@ class Frozen(TorchFunctionMode):
         super().__init__()
         self._kept: list[tuple[Any, Any]] = []
         self._next: int | None = None
+        self._stopped = False
 
     @property
     def stops(self) -> bool:
@@ -218,7 +222,7 @@ class Frozen(TorchFunctionMode):
 
     def again(self) -> Frozen:
         """Ready for another run, which gets what the first one kept."""
-        self._next = 0
+        self._next, self._stopped = 0, False
         return self
 
     def finish(self) -> None:
@@ -234,7 +238,11 @@ class Frozen(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch._C._set_grad_enabled or not (func in _STOPS or not torch.is_grad_enabled()):
+        if func is torch._C._set_grad_enabled:
+            # Not is_grad_enabled(): gradients are off in the forward of an autograd function too, which is no constant.
+            self._stopped = not args[0]
+            return result
+        if func not in _STOPS and not self._stopped and not torch.is_inference_mode_enabled():
             return result
         return self._keep(func, result) if self._next is None else self._restore(func, result, args)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.probe import Diverged, Frozen, Loss, Outcome, Tokens, example_step, gradient
+from agentrl.algorithms.probe import Diverged, Frozen, Loss, Outcome, Tokens, Totals, example_step, gradient
 
 GARBAGE = (math.nan, math.inf, -math.inf, 1e9, -1e9)
 _DTYPES = (torch.float32, torch.float64)
@@ -160,23 +160,25 @@ def finite_differences(loss: Loss) -> Measured:
     want = loss.outcome(step)
     if want.loss.dtype != torch.float64:
         raise NotApplicable(f"it computes in {want.loss.dtype}, where differences are too coarse")
-    frozen = Frozen()
+    frozen, totals = Frozen(), step.totals
+    logprobs_T = step.logprobs_T.clone().requires_grad_()
     with frozen:
-        loss.value(step, step.logprobs_T.clone().requires_grad_())
-    slopes = [_slope(loss, step, place, frozen) for place in range(len(step.mask_T))]
+        loss.value(step, logprobs_T, totals)
+    slopes = [_slope(loss, step, totals, place, frozen) for place in range(len(step.mask_T))]
     got = torch.stack(slopes)
     note = "what it detaches is held constant" if frozen.stops else ""
     return Measured(_gap(got, want.gradient_T) / _size(want.gradient_T), 1e-6, note)
 
 
-def _slope(loss: Loss, step: Tokens, place: int, frozen: Frozen) -> Tensor:
+def _slope(loss: Loss, step: Tokens, totals: Totals, place: int, frozen: Frozen) -> Tensor:
     values = []
     for move in (_STEP, -_STEP):
         logprobs_T = step.logprobs_T.clone()
         logprobs_T[place] += move
+        logprobs_T.requires_grad_()
         try:
             with frozen.again():
-                value, _ = loss.value(step, logprobs_T.requires_grad_())
+                value, _ = loss.value(step, logprobs_T, totals)
             frozen.finish()
         except Diverged as error:
             raise NotApplicable("what it holds constant depends on the path its code takes") from error
@@ -190,7 +192,7 @@ def ratio_one(loss: Loss) -> Measured:
     outcome = loss.outcome(step)
     got, credit_T = outcome.gradient_T[step.mask_T].double(), step.advantages_T[step.mask_T]
     number_T = step.sequence_T[step.mask_T]
-    scales = {int(n): float((-got / credit_T)[number_T == n].median()) for n in number_T[credit_T != 0].unique()}
+    scales = {n: float((-got / credit_T)[number_T == n].median()) for n in set(number_T[credit_T != 0].tolist())}
     scales = {number: scale if 0 < scale < math.inf else 1.0 for number, scale in scales.items()}
     want = -credit_T * torch.tensor([scales.get(int(n), 0.0) for n in number_T], dtype=torch.float64)
     deviation = _gap(got, want) / _size(want)
@@ -234,7 +236,9 @@ def ratio_overflow(loss: Loss) -> Measured:
     if columns.isnan().any():
         return Measured(float(columns.isnan().sum()), 0.0, "NaN where negative credit meets a ratio that overflows")
     if columns.isinf().any():
-        return Measured(0.0, 0.0, "no bound where negative credit meets a large ratio: infinite at exp(100)", limit=True)
+        return Measured(
+            0.0, 0.0, "no bound where negative credit meets a large ratio: infinite at exp(100)", limit=True
+        )
     return Measured(0.0, 0.0)
 
 

@@ -79,6 +79,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_version)

@@ -117,7 +117,9 @@ def _load(where: str) -> Callable[..., Any]:
         ) from error
     if not hasattr(module, name):
         close = difflib.get_close_matches(name, vars(module), n=1, cutoff=0.4)
-        raise BadInput(f"{module_name} has no {name!r}" + (f"; did you mean {module_name}:{close[0]}?" if close else ""))
+        raise BadInput(
+            f"{module_name} has no {name!r}" + (f"; did you mean {module_name}:{close[0]}?" if close else "")
+        )
     found: Callable[..., Any] = getattr(module, name)
     if not callable(found):
         raise BadInput(f"{where} is of type {type(found).__name__}; name a function")
@@ -125,12 +127,13 @@ def _load(where: str) -> Callable[..., Any]:
 
 
 def _rows(findings: Sequence[Any]) -> list[Row]:
+    return [_row(dataclasses.asdict(one)) for one in findings]
+
+
+def _row(finding: dict[str, Any]) -> Row:
     """As JSON can say it: a deviation that is not finite is the text ``infinite``."""
-    rows = [dataclasses.asdict(one) for one in findings]
-    for row in rows:
-        if row["deviation"] is not None and not math.isfinite(row["deviation"]):
-            row["deviation"] = "infinite"
-    return rows
+    endless = finding["deviation"] is not None and not math.isfinite(finding["deviation"])
+    return {**finding, "deviation": "infinite"} if endless else finding
 
 
 def _print_objective(where: str, rows: Sequence[Row]) -> None:
@@ -156,14 +159,17 @@ def _print_algorithms(found: Mapping[str, Mapping[str, Sequence[Row]]]) -> None:
     out = Console()
     out.print(table)
     out.print(Text(f"\n{_LEGEND}"))
-    _print_failures(out, [(f"{n} ({p})", row) for n, parts in found.items() for p, rows in parts.items() for row in rows])
+    _print_failures(
+        out, [(f"{n} ({p})", row) for n, parts in found.items() for p, rows in parts.items() for row in rows]
+    )
 
 
 def _print_failures(out: Console, rows: Sequence[tuple[str, Row]]) -> None:
     for name, row in rows:
         if row["verdict"] == "fail":
             out.print(Text(f"\n{name}, {row['check']}: {row['note'] or 'deviation ' + _number(row['deviation'])}"))
-            out.print(Text(f"  {row['meaning']}."))
+            out.print(Text(f"  promised: {row['promise']}."))
+            out.print(Text(f"  a failure means: {row['meaning']}."))
 
 
 def _nearest(rows: Sequence[Row]) -> str:
@@ -182,7 +188,9 @@ def _table(*headings: str) -> Table:
 
 def _verdict(row: Row) -> Text:
     styles = {"pass": "green", "fail": "bold red", "limit": "yellow"}
-    return Text("n/a" if row["verdict"] == "not applicable" else row["verdict"], style=styles.get(row["verdict"], "dim"))
+    return Text(
+        "n/a" if row["verdict"] == "not applicable" else row["verdict"], style=styles.get(row["verdict"], "dim")
+    )
 
 
 def _number(value: object) -> str:

@@ -30,10 +30,10 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         key, given, value = word[2:].partition("=")
         if not given:
             value = _next_value(word, rest)
-        if not key or key in overrides:
-            raise ConfigError(
-                f"{word!r} {'has no name' if not key else 'is given twice'}; write --key value once a key"
-            )
+        if not key:
+            raise ConfigError(f"{word!r} has no name; write --KEY VALUE or --KEY=VALUE")
+        if key in overrides:
+            raise ConfigError(f"{word!r}: {key} is given twice; leave one of them out")
         overrides[key] = value
     return plain, overrides
 

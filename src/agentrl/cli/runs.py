@@ -21,4 +21,4 @@ def open_run(word: str, root: Path = DEFAULT_ROOT) -> RunFolder:
         if word == "latest":
             return RunFolder.latest(root)
         below = root / word
-        return RunFolder.open(below if (below / "config.toml").is_file() else word)
+        return RunFolder.open(below if (below / "config.toml").is_file() else word, runs=root)

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def show(
     run: str = typer.Argument(..., metavar="RUN", help="A path, a name below --runs, or latest."),
     trace: str = typer.Option("", metavar="ID", help="Show this attempt turn by turn."),
-    tokens: bool = typer.Option(False, "--tokens", help="With --trace: every token, its logprob and its weight."),
+    tokens: bool = typer.Option(False, "--tokens", help="With --trace: every token, its logprob, how it was trained."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
 ) -> None:

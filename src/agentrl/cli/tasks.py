@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.errors import TaskError
@@ -57,12 +59,9 @@ def list_tasks(
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table(header_style="bold cyan", box=None)
-    for heading in ("id", "family", "kind of bug", "failing test"):
-        table.add_column(heading, no_wrap=heading == "id", overflow="fold")
-    for row in rows:
-        table.add_row(row["id"], row["family"], row["kind"], row["failing_test"])
-    Console().print(table)
+    cells = [(row["id"], row["family"], row["kind"], row["failing_test"]) for row in rows]
+    for line in _aligned([("id", "family", "kind of bug", "failing test"), *cells]):
+        typer.echo(line)
 
 
 def show(task_id: str = TASK_ID, as_json: bool = AS_JSON) -> None:
@@ -102,15 +101,33 @@ def export(
     solution: bool = typer.Option(False, "--solution", help="Write the right program in place of the broken one."),
 ) -> None:
     """Write a task's files into a folder, to look at or to repair by hand."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder} is not an empty folder; nothing in it is overwritten, so choose another")
+    with _writable(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"{folder} is not an empty folder; nothing in it is overwritten, so choose another")
     task, tasks = _task(task_id)
     files = {**task.files, **(tasks.solution(task.id) if solution else {})}
-    for name, text in files.items():
-        path = folder / PurePosixPath(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    typer.echo(f"{len(files)} files of {task.id} written to {folder}; its tests: cd {folder} && python -m pytest")
+    with _writable(folder):
+        for name, text in files.items():
+            path = folder / PurePosixPath(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    typer.echo(f"{len(files)} files of {task.id} written to {folder}")
+    typer.echo(f"its tests need pytest (pip install pytest): cd {shlex.quote(str(folder))} && python -m pytest")
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Within the block, an error of the operating system means that the folder cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text. No line is folded to fit the terminal, so that every cell can be copied whole."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _generated(level: str, split: str, n: int) -> BugFix:

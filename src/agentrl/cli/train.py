@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +21,7 @@ from agentrl.cli.runs import DEFAULT_ROOT, open_run
 from agentrl.config import TrainConfig, apply_overrides, load_recipe, to_toml
 from agentrl.store import RunFolder
 from agentrl.ui.live import PlainReporter, RichReporter
-from agentrl.ui.show import result_table
+from agentrl.ui.show import result_table, time_lines
 
 HELP = """Train an agent with a recipe, and measure it before and after.
 
@@ -34,6 +35,9 @@ Examples:
   agentrl train bugfix-tiny --algorithm grpo
   agentrl train --resume latest
 """
+
+OPTIONS = ("resume", "algorithm", "runs", "print-config", "json", "help")
+"""Options of the command, without their dashes."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +59,7 @@ def train(
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; progress goes to stderr."),
 ) -> None:
     """Train, or go on with a run."""
+    _refuse_misspelled(words or [])
     plain, overrides = split_overrides(words or [])
     if resume:
         folder = open_run(resume, runs)
@@ -68,6 +73,20 @@ def train(
         return typer.echo(_printed(config, overrides, as_json=as_json))
     loop = _train_loop()
     return _run(config, RunFolder.create(runs, config), loop, resume=False, as_json=as_json)
+
+
+def _refuse_misspelled(words: Sequence[str]) -> None:
+    """Options that are nearly spelled right would else be taken for fields of the configuration.
+
+    Raises:
+        BadInput: naming the option that was meant.
+    """
+    for word in words:
+        key = word.removeprefix("--").partition("=")[0]
+        if word.startswith("--") and "." not in key and key not in TrainConfig.model_fields:
+            close = difflib.get_close_matches(key.lower().replace("_", "-"), OPTIONS, n=1, cutoff=0.8)
+            if close:
+                raise BadInput(f"there is no option --{key}; did you mean --{close[0]}?")
 
 
 def _with_algorithm(config: TrainConfig, name: str) -> TrainConfig:
@@ -133,7 +152,7 @@ def _run(
     if reporter.stop_requested and "after" not in summary.get("eval", {}):
         out.print(f"stopped early with a checkpoint; {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
-    _show_result(out, folder, summary)
+    show_result(out, folder, summary)
 
 
 def reporter_for(out: Console, stream: TextIO) -> RichReporter | PlainReporter:
@@ -141,9 +160,11 @@ def reporter_for(out: Console, stream: TextIO) -> RichReporter | PlainReporter:
     return RichReporter(out) if out.is_terminal and not out.is_dumb_terminal else PlainReporter(stream)
 
 
-def _show_result(out: Console, folder: RunFolder, summary: Mapping[str, Any]) -> None:
+def show_result(out: Console, folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    """Print what came of a run, where its time went, and how to look at it."""
     out.print(result_table(summary))
     lines = (
+        *time_lines(summary),
         f"run folder: {folder.path}",
         "the result and its curve:",
         f"  agentrl show {folder.path}",

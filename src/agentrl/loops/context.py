@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
@@ -22,6 +23,7 @@ from agentrl.sandbox.jobs import Limits as JobLimits
 from agentrl.sandbox.worker import WorkerPool
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.taskset import BugFix
+from agentrl.tokens.samples import Objective
 from agentrl.tokens.tiny import WORDS, TinyRenderer
 from agentrl.train.checkpoint import (
     Checkpoint,
@@ -75,12 +77,19 @@ class RunContext:
         self.model = TinyTransformer(shape, seed=derive_seed(config.seed, "weights"))
         self.engine = LocalEngine(self.model, temperature=config.rl.temperature)
         self.trainer: Trainer | None = None
+        self._resident_mib = 0.0
         self._sets: dict[tuple[str, int], BugFix] = {}
         self._orders: dict[tuple[int, int, str], list[int]] = {}
 
     def close(self) -> None:
         """End the worker processes."""
+        self.resident_mib()
         self.pool.close()
+
+    def resident_mib(self) -> float:
+        """Peak resident memory of the run, its sandbox workers included, in MiB; see the function `resident_mib`."""
+        self._resident_mib = max(self._resident_mib, resident_mib(self.pool.process_ids))
+        return self._resident_mib
 
     # Tasks.
 
@@ -245,12 +254,43 @@ class RunContext:
         return True
 
 
-def resident_mib() -> float:
-    """Peak resident memory of this process in MiB."""
+def resident_mib(process_ids: Iterable[int] = ()) -> float:
+    """Peak resident memory in MiB: that of this process plus that of each of these others, as far as it can be read.
+
+    An upper bound of what they held together: their peaks need not coincide, and a page that several share is counted
+    in each. Not in it are the processes that they start themselves, such as the one of each sandboxed job, which
+    shares nearly all of its worker's pages. Where there is no /proc, only this process is counted.
+    """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1024 if sys.platform != "darwin" else peak / 2**20
+    own = peak / 1024 if sys.platform != "darwin" else peak / 2**20
+    return own + sum(map(_peak_mib, process_ids))
 
 
-def with_advantage(trace: Trace, advantage: float | None) -> Mapping[str, Any]:
-    """A trace's metadata with its credit, for whoever looks at it later."""
-    return dict(trace.metadata) | {"advantage": advantage}
+def _peak_mib(process_id: int) -> float:
+    """Peak resident memory of another process; 0.0 for one that has ended."""
+    try:
+        status = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def trained_on(trace: Trace, objective: Objective, advantage: float | None = None) -> Trace:
+    """The trace with a note, for whoever looks at it later, that its sampled tokens were trained.
+
+    Args:
+        trace: the attempt.
+        objective: the weight that those tokens had, ``pg`` or ``ce``.
+        advantage: that of each of them; None where there is none, or where a critic gave each its own.
+    """
+    return _noted(trace, objective=objective, advantage=advantage)
+
+
+def left_out(trace: Trace, reason: str) -> Trace:
+    """The trace with a note that none of its tokens was trained, and why: ``no_signal``, ``unscored``."""
+    return _noted(trace, left_out=reason, advantage=None)
+
+
+def _noted(trace: Trace, **note: str | float | None) -> Trace:
+    return replace(trace, metadata={**trace.metadata, **note})

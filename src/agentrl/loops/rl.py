@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from agentrl.algorithms.filters import FilterReport, filter_groups
 from agentrl.algorithms.presets import Preset, preset
 from agentrl.config import RlConfig
 from agentrl.errors import TrainerError
-from agentrl.loops.context import RunContext, resident_mib, with_advantage
+from agentrl.loops.context import RunContext, left_out, trained_on
 from agentrl.policy.transformer import TinyTransformer
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
@@ -60,7 +59,7 @@ def reinforce(run: RunContext) -> None:
             "seconds_sampling": sampling,
             "seconds_tools": sampled - started - sampling,
             "seconds_training": ended - sampled,
-            "resident_mib": resident_mib(),
+            "resident_mib": run.resident_mib(),
         }
         record(run, step + 1, metrics, credited)
         if settings.eval_every and (step + 1) % settings.eval_every == 0 and step + 1 < settings.steps:
@@ -70,7 +69,7 @@ def reinforce(run: RunContext) -> None:
 
 
 class Credited(NamedTuple):
-    """Attempts with their credit on them, what of them is trained, and what was left out."""
+    """Attempts that say whether and how they are trained, what of them is trained, and what was left out."""
 
     traces: list[Trace]
     samples: list[Sample]
@@ -82,14 +81,17 @@ def credit(groups: Sequence[Group], algorithm: Preset) -> Credited:
     lengths = [[trace.num_sampled for trace in group.traces] for group in groups]
     credited = algorithm.credit([group.rewards for group in groups], lengths)
     advantages = {group.id: values for group, values in zip(groups, credited, strict=True)}
-    kept, report = filter_groups(advantages, algorithm.filters)
+    _, reasons, report = filter_groups(advantages, algorithm.filters)
     traces: list[Trace] = []
     made: list[Sample] = []
     for group in groups:
         for trace, advantage in zip(group.traces, advantages[group.id], strict=True):
-            traces.append(dataclasses.replace(trace, metadata=with_advantage(trace, advantage)))
-            if group.id in kept:
-                made.extend(samples(trace, advantage))
+            reason = reasons.get(group.id) or ("unscored" if advantage is None else None)
+            if reason is not None:
+                traces.append(left_out(trace, reason))
+                continue
+            traces.append(trained_on(trace, "pg", None if algorithm.critic else advantage))
+            made.extend(samples(trace, advantage))
     return Credited(traces, made, report)
 
 

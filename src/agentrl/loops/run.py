@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.config import TrainConfig
 from agentrl.evals.stats import Interval, paired_difference, pass_at_1
-from agentrl.loops.context import RunContext, Stopped, resident_mib
+from agentrl.loops.context import RunContext, Stopped
 from agentrl.loops.rl import reinforce
 from agentrl.loops.sft import warm_start
 from agentrl.store import RunFolder
@@ -71,7 +71,7 @@ def summarize(run: RunContext) -> dict[str, Any]:
         "episodes": progress.episodes,
         "tokens_sampled": progress.tokens_sampled,
         "parameters": run.model.num_parameters,
-        "resident_mib": resident_mib(),
+        "resident_mib": run.resident_mib(),
         "eval": {name: _plain(interval) for name, interval in measured.items()},
     }
 

@@ -9,7 +9,7 @@ import time
 from agentrl.engine.random import derive_seed
 from agentrl.engine.scripted import ScriptedSession
 from agentrl.errors import TaskError
-from agentrl.loops.context import RunContext
+from agentrl.loops.context import RunContext, trained_on
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.tasks.bugfix.solver import Mistakes, solve
 from agentrl.tasks.bugfix.taskset import BugFix
@@ -72,7 +72,7 @@ async def _demonstrate_lot(run: RunContext, task_set: BugFix, indices: range) ->
     tasks = [task_set[index] for index in indices]
     traces = await asyncio.gather(*(_demonstrate(run, task_set, task, n) for task in tasks for n in range(count)))
     if indices.start == 0:
-        run.folder.write_traces("warm_start", 0, traces)
+        run.folder.write_traces("warm_start", 0, [trained_on(trace, "ce") for trace in traces])
     by_task = (traces[start : start + count] for start in range(0, len(traces), count))
     return [[sample for trace in mine for sample in samples(trace, None, objective="ce")] for mine in by_task]
 

@@ -118,6 +118,11 @@ class WorkerPool:
             self._watch()
         return [ticket.outcome() for ticket in tickets]
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The workers that run now."""
+        return tuple(worker.process.pid for worker in self._running())
+
     def close(self) -> None:
         """End the workers; jobs that are still wanted are lost. Safe to call twice."""
         self._closed = True

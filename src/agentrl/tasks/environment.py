@@ -90,8 +90,12 @@ def check_arguments(call: ToolCall, specs: Mapping[str, ToolSpec]) -> str | None
             return f"{call.name} needs the argument {name!r} ({properties[name]['type']})"
     for name, value in call.arguments.items():
         if not _fits(value, properties[name]["type"]):
-            return f"{call.name}: argument {name!r} must be a {properties[name]['type']}, not {value!r}"
+            return f"{call.name}: argument {name!r} must be {_with_article(properties[name]['type'])}, not {value!r}"
     return None
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _fits(value: Any, json_type: str) -> bool:

@@ -16,6 +16,9 @@ from agentrl.types import Message, Node, ToolCall, Trace
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
+_STAGES = ("tasks", "demonstrations", "warm_start", "evaluation")
+_WITHIN_RL = ("sampling", "tools", "training")
+_TITLES = {"warm_start": "warm start", "rl": "RL"}
 _ROLE_STYLE = {"system": "dim", "user": "green", "assistant": "bold cyan", "tool": "yellow"}
 
 
@@ -43,13 +46,32 @@ def _interval_cells(found: Mapping[str, Any], *, signed: bool) -> tuple[str, ...
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The summary's plain values, one a line: ``episodes      9600``."""
+    """The summary's plain values, one a line, ``episodes      9600``, and where the time went."""
     plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
     width = max(map(len, plain), default=0)
-    return [
+    lines = [
         f"{key:<{width}}  {value:,.1f}" if isinstance(value, float) else f"{key:<{width}}  {value}"
         for key, value in plain.items()
     ]
+    return [*lines, *time_lines(summary)]
+
+
+def time_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Where the seconds of a run went, in one line: ``seconds: tasks 9.1, RL 80.0 (sampling 40.1, tools 22.0)``.
+
+    Args:
+        summary: the run's summary; ``summary["seconds"]`` has the seconds of each stage. Nothing without it.
+    """
+    seconds: Mapping[str, float] = summary.get("seconds", {})
+    within = _stages(seconds, _WITHIN_RL)
+    outside = [name for name in seconds if name not in (*_STAGES, "rl", *_WITHIN_RL, "wall")]
+    rl = [f"{part} ({within})" if within else part for part in [_stages(seconds, ("rl",))] if part]
+    parts = [part for part in (_stages(seconds, _STAGES), *rl, _stages(seconds, outside)) if part]
+    return ["seconds: " + ", ".join(parts)] if parts else []
+
+
+def _stages(seconds: Mapping[str, float], names: Iterable[str]) -> str:
+    return ", ".join(f"{_TITLES.get(name, name)} {seconds[name]:,.1f}" for name in names if name in seconds)
 
 
 def curves(rows: Sequence[Mapping[str, Any]], width: int = 68) -> list[RenderableType]:
@@ -117,37 +139,57 @@ def trace_list(traces: Iterable[Trace]) -> Table:
 
 
 def attempt(trace: Trace, vocabulary: Sequence[str] | None = None, *, tokens: bool = False) -> Group:
-    """One attempt turn by turn, then why it stopped, its scores and its advantage.
+    """One attempt turn by turn, then why it stopped, its scores, and whether and how it was trained.
 
     Args:
         trace: the attempt.
         vocabulary: text of each token id, for ``tokens``; without it ids stand alone.
-        tokens: show each turn's tokens with their logprobs and weights too.
+        tokens: show each turn's tokens too, with their logprobs and how each was trained.
     """
     parts: list[RenderableType] = [Text(f"{trace.id}  task {trace.task_id}  seed {trace.seed}", style="bold")]
     for index, node in enumerate(trace.nodes):
         parts += [_heading(index, node), Padding(Text(_said(node.message)), (0, 0, 0, 4))]
         if tokens and (node.context_ids or node.sampled_ids):
-            parts.append(Padding(token_table(node, trace.metadata.get("advantage"), vocabulary), (0, 0, 0, 4)))
+            parts.append(Padding(token_table(node, trace.metadata, vocabulary), (0, 0, 0, 4)))
     return Group(*parts, *(Text(line) for line in _ending(trace)))
 
 
-def token_table(node: Node, advantage: float | None, vocabulary: Sequence[str] | None) -> Table:
-    """Every token of a turn: given or sampled, its logprob, and its weight (the advantage where it was sampled).
+def token_table(node: Node, metadata: Mapping[str, Any], vocabulary: Sequence[str] | None) -> Table:
+    """Every token of a turn: given or sampled, its logprob, whether it was trained, its advantage, its loss weight.
 
-    A token that was given is never trained. A sampled one is trained with the attempt's advantage as its weight; an
-    attempt without an advantage is not trained on.
+    A token that was given is never trained. In an attempt that was trained every sampled token has the loss weight 1,
+    as `tokens.samples` makes it.
+
+    Args:
+        node: the turn.
+        metadata: that of its trace. ``objective`` stands there when it was trained, with its ``advantage``.
+        vocabulary: text of each token id; without it ids stand alone.
     """
     table = Table(header_style="dim", box=None)
-    for heading in ("id", "text", "logprob", "version", "trained", "weight"):
+    for heading in ("id", "text", "logprob", "version", "trained", "advantage", "weight"):
         table.add_column(heading, justify="left" if heading in ("text", "trained") else "right")
     for token_id in node.context_ids:
-        table.add_row(str(token_id), _token_text(token_id, vocabulary), "", "", "no", "", style="dim")
-    trained = "no" if advantage is None else "yes"
+        table.add_row(str(token_id), _token_text(token_id, vocabulary), "", "", "no", "", "0", style="dim")
+    trained = _is_trained(metadata)
+    advantage = _number(metadata["advantage"]) if trained and metadata["advantage"] is not None else ""
     for token_id, logprob, version in zip(node.sampled_ids, node.logprobs, node.versions, strict=True):
         cells = (str(token_id), _token_text(token_id, vocabulary), f"{logprob:.4f}", str(version))
-        table.add_row(*cells, trained, _number(advantage))
+        table.add_row(*cells, "yes" if trained else "no", advantage, "1" if trained else "0")
     return table
+
+
+def _is_trained(metadata: Mapping[str, Any]) -> bool:
+    return "objective" in metadata
+
+
+def _training(metadata: Mapping[str, Any]) -> str:
+    """Whether and how an attempt was trained: ``yes, by cross entropy``, ``no: no_signal``."""
+    if not _is_trained(metadata):
+        return f"no: {metadata['left_out']}" if "left_out" in metadata else "no"
+    if metadata["objective"] == "ce":
+        return "yes, by cross entropy"
+    by_token = ", each token with an advantage of its own by the critic" if metadata["advantage"] is None else ""
+    return f"yes, by policy gradient{by_token}"
 
 
 def _heading(index: int, node: Node) -> Text:
@@ -178,6 +220,7 @@ def _ending(trace: Trace) -> list[str]:
         value = "not scored" if score.value is None else f"{score.value:.3f}"
         lines.append(f"score {score.name}: {value} (weight {score.weight:g}) {score.explanation}".rstrip())
     lines.append(f"reward: {_number(trace.reward)}   advantage: {_number(trace.metadata.get('advantage'))}")
+    lines.append(f"trained: {_training(trace.metadata)}")
     if trace.seconds:
         lines.append("seconds: " + ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in trace.seconds.items()))
     return lines

@@ -23,6 +23,7 @@ from agentrl.tasks.bugfix.validate import Validator, hidden_calls
 from agentrl.tokens.tiny import TinyRenderer, decode
 from agentrl.types import Stop, Task
 
+SOME = Mistakes(wrong_edit=0.1, reverts=0.35, untested=0.3, gives_up=0.3)
 NONE = Mistakes(reverts=0.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
 RENDERER = TinyRenderer()
 BROKEN = "def f(a, b):\n    return a + b  # a minus b\n"
@@ -32,7 +33,12 @@ FAILED = "failed f(1) == 2 expected 3"
 
 def calls(broken, reference, *, seed=0, mistakes=None, observed=FAILED):
     """The calls of a script that always hears the same."""
-    script = solve(broken, reference, rng=random.Random(seed), mistakes=mistakes or Mistakes())
+    script = solve(
+        broken,
+        reference,
+        rng=random.Random(seed),
+        mistakes=mistakes or Mistakes(wrong_edit=0.1, reverts=0.35, untested=0.3, gives_up=0.3),
+    )
     made = [next(script)]
     while True:
         try:

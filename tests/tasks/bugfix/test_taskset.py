@@ -73,6 +73,23 @@ def test_splits_share_no_program_and_no_task_comes_twice(level: str) -> None:
     assert len(set(texts)) == len(texts) == SIZES[level] + 12
 
 
+def test_no_held_out_tiny_task_looks_like_a_training_task() -> None:
+    splits = {"train": 1500, "validation": 64, "test": 200}
+    sets = {split: BugFix("tiny", split, num) for split, num in splits.items()}
+    shown = {split: {task.prompt[0].content.split("\n", 1)[1] for task in tasks} for split, tasks in sets.items()}
+    right = {split: {code(tasks.solution(task.id)["prog.py"]) for task in tasks} for split, tasks in sets.items()}
+    for held_out in ("validation", "test"):
+        assert not shown["train"] & shown[held_out]
+        assert not right["train"] & right[held_out]
+    assert not right["validation"] & right["test"]
+    assert len(right["test"]) > 90  # right programs of 200 tasks: 106
+
+
+def code(text: str) -> str:
+    """A tiny program without its comments."""
+    return "\n".join(line.partition("  #")[0] for line in text.split("\n"))
+
+
 def test_at_least_fourteen_kinds_of_bug_occur() -> None:
     kinds = {task.metadata["kind"] for level in LEVELS for task in tasks_of(level)}
     assert len(kinds) >= 14
@@ -105,12 +122,21 @@ def test_a_table_of_the_visible_answers_fails_the_hidden_tests(level: str, pool:
     tasks = tasks_of(level)
     for task in list(tasks)[:15]:
         function, answers = visible_answers(task)
-        default = next(iter(answers.values()))
+        default = max(answers.values(), key=list(answers.values()).count)
         table = f"def {function}(*args):\n    return {answers!r}.get(repr(args), {default!r})\n"
         run = Suite(paths=tuple(path for path in task.files if is_test_path(path)))
         files = {**sources(task), task.metadata["main_path"]: table}
         assert pool.run_sync([Job(files={**task.files, **files}, run=run)])[0].all_passed
         assert not passes(pool, tasks, task, files)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_single_answer_is_right_on_all_hidden_inputs(level: str) -> None:
+    """So no table of visible answers passes, whatever it says elsewhere: no hidden input is a visible one."""
+    tasks = tasks_of(level)
+    for task in tasks:
+        hidden = tasks.hidden(task.id)
+        assert len({repr(value) for value in hidden.expected}) > 1
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -49,6 +49,7 @@ REASONS = [
     (Drop.REFERENCE_FAILS, WRONG, "def f(a):\n    return 1 / (a - 1)\n"),
     (Drop.REFERENCE_FAILS, WRONG, "def f(a):\n    return object()\n"),
     (Drop.REFERENCE_FAILS, WRONG, "seen = []\ndef f(a):\n    seen.append(a)\n    return len(seen)\n"),
+    (Drop.GUESSABLE, WRONG, "def f(a):\n    return 7\n"),
     (Drop.TIMEOUT, "def f(a):\n    while a:\n        pass\n", REFERENCE),
 ]
 

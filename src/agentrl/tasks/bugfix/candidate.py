@@ -33,6 +33,8 @@ class Candidate:
         instruction: what the agent is told about the program, in words.
         main_path: the file that is shown first; in a package not always the broken one.
         line: 1-based line of the bug in its file.
+        kin: text that decides on the split; programs with the same one are always in the same split. The code of the
+            reference when empty.
         regression: more hidden calls, (function of ``module``, arguments), that a repair must not break.
     """
 
@@ -47,6 +49,7 @@ class Candidate:
     instruction: str
     main_path: str
     line: int
+    kin: str = ""
     regression: tuple[tuple[str, Arguments], ...] = ()
 
 
@@ -57,13 +60,12 @@ class Generator(Protocol):
 
 
 def draw_inputs(
-    rng: random.Random, inputs: Inputs, *, num_visible: int, num_hidden: int, possible: int | None = None
+    rng: random.Random, inputs: Inputs, *, num_visible: int, num_hidden: int
 ) -> tuple[tuple[Arguments, ...], tuple[Arguments, ...]]:
     """Visible and hidden inputs from two generators with seeds of their own.
 
     All inputs are distinct, across the two sets as well, so that a table of the visible answers is worth
-    nothing on the hidden ones. A function with few possible inputs gets fewer, but at least one of each; who knows
-    how many are ``possible`` spares us the search for one more.
+    nothing on the hidden ones. A function with few possible inputs gets fewer, but at least one of each.
 
     Raises:
         TaskError: ``inputs`` has no two different values.
@@ -71,8 +73,7 @@ def draw_inputs(
     seen: set[str] = set()
     visible_seed, hidden_seed = rng.getrandbits(64), rng.getrandbits(64)
     visible = _distinct(random.Random(visible_seed), inputs, num_visible, seen)
-    left = num_hidden if possible is None else min(num_hidden, possible - len(seen))
-    hidden = _distinct(random.Random(hidden_seed), inputs, left, seen)
+    hidden = _distinct(random.Random(hidden_seed), inputs, num_hidden, seen)
     if not visible or not hidden:
         raise TaskError(f"{inputs!r} gave fewer than two different inputs; widen what it draws from")
     return visible, hidden

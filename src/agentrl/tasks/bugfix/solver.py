@@ -23,17 +23,17 @@ class Mistakes:
         gives_up: a failing test run is followed by submitting.
     """
 
-    wrong_edit: float = 0.1
-    reverts: float = 0.35
-    untested: float = 0.3
-    gives_up: float = 0.3
+    wrong_edit: float
+    reverts: float
+    untested: float
+    gives_up: float
 
 
-def solve(broken: str, reference: str, *, rng: random.Random, mistakes: Mistakes, max_edits: int = 3) -> Script:
+def solve(broken: str, reference: str, *, rng: random.Random, mistakes: Mistakes) -> Script:
     """Edit, test, edit again, submit. Where the comment is silent about the bug, what could stand there is tried in
     turn."""
     line = _broken_line(broken, reference)
-    for text in _guesses(broken, reference, line, rng, mistakes)[:max_edits]:
+    for text in _guesses(broken, reference, line, rng, mistakes):
         yield ToolCall(name="edit", arguments={"line": line, "text": text})
         if rng.random() < mistakes.untested:
             break

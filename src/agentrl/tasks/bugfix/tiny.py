@@ -3,13 +3,16 @@
 Programs are drawn from five templates; one edit of the syntax tree breaks them. In a part of the tasks the comment is
 silent (`some`) about the very thing that is broken, so that reading cannot tell the repair and only the tests can:
 this is what makes several turns matter.
+
+Which split a program belongs to does not depend on the pieces about which a comment can be silent (its open slots).
+Otherwise a held-out task with a silent comment would look just like a training task with another repair.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate, draw_inputs
@@ -33,9 +36,6 @@ SILENT_SHARE = 0.5
 NUM_VISIBLE = 8
 NUM_HIDDEN = 12
 
-_FEW_INPUTS = {"n": 12, "x": 10}
-"""How many different inputs there are, by arguments, where that is fewer than are asked for."""
-
 OPERATORS = {"+": "plus", "-": "minus", "*": "times"}
 COMPARISONS = {">": "above", "<": "below", ">=": "at least"}
 NUMBERS = ("1", "2", "3")
@@ -53,9 +53,10 @@ _PIECE = re.compile(r"(\bn \+ 1\b|\bn\b|[<>]=?|[-+*]|\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A piece of code that a comment repeats in words, unless it is silent about it."""
+    """A piece of code that a comment repeats in words; about an ``open`` one it can be silent."""
 
     code: str
+    open: bool = False
 
     @property
     def words(self) -> str:
@@ -76,7 +77,7 @@ class Line:
 
     def text(self, hidden: Slot | None = None) -> str:
         """The line, its comment silent about ``hidden``."""
-        code = "    " * self.depth + "".join(piece if isinstance(piece, str) else piece.code for piece in self.code)
+        code = "    " * self.depth + "".join(map(_text, self.code))
         words = (
             "some" if piece is hidden else piece if isinstance(piece, str) else piece.words for piece in self.comment
         )
@@ -88,7 +89,7 @@ class Line:
         for piece in self.code:
             if isinstance(piece, Slot) and start == column:
                 return piece
-            start += len(piece if isinstance(piece, str) else piece.code)
+            start += len(_text(piece))
         return None
 
 
@@ -104,6 +105,19 @@ class Draft:
         """The program, its comments silent about ``hidden``."""
         return "\n".join([f"def f({self.arguments}):", *(line.text(hidden) for line in self.lines)]) + "\n"
 
+    @property
+    def kin(self) -> str:
+        """What all programs share that differ from this one in open slots only.
+
+        The number at its end was chosen among 400 so that each template has its share of programs in each split.
+        """
+        pieces = (piece for line in self.lines for piece in line.code)
+        return self.family + "".join("?" if isinstance(p, Slot) and p.open else _text(p) for p in pieces) + "/161"
+
+
+def _text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else piece.code
+
 
 class _Draw:
     """Random pieces of a program."""
@@ -112,34 +126,32 @@ class _Draw:
         self.rng = rng
         self.constants: list[int] = []
 
-    def number(self) -> Slot:
-        return Slot(code=self.rng.choice(NUMBERS))
+    def number(self, *, open: bool = False) -> Slot:
+        return Slot(code=self.rng.choice(NUMBERS), open=open)
 
-    def operator(self) -> Slot:
-        return Slot(code=self.rng.choice(tuple(OPERATORS)))
+    def operator(self, *, open: bool = False) -> Slot:
+        return Slot(code=self.rng.choice(tuple(OPERATORS)), open=open)
 
-    def condition(self, depth: int) -> Line:
-        comparison, threshold = Slot(code=self.rng.choice(tuple(COMPARISONS))), self.number()
+    def condition(self, depth: int, *, open: bool = False) -> Line:
+        comparison, threshold = Slot(code=self.rng.choice(tuple(COMPARISONS)), open=open), self.number()
         self.constants.append(int(threshold.code))
         return Line(depth=depth, code=("if x ", comparison, " ", threshold, ":"), comment=("x", comparison, threshold))
 
-    def step(self, depth: int, before: str, name: str, after: str = "") -> Line:
-        """A line that works something out: ``before``, then the name with an operation on it."""
-        operator, number = self.operator(), self.number()
-        return Line(
-            depth=depth, code=(before, name, " ", operator, " ", number, after), comment=(name, operator, number)
-        )
-
     def start(self) -> Line:
-        value = self.number()
+        value = self.number(open=True)
         return Line(depth=1, code=("t = ", value), comment=("t is", value))
 
 
+def _step(depth: int, before: str, name: str, operator: Slot, number: Slot, after: str = "") -> Line:
+    """A line that works something out: ``before``, then the name with an operation on it."""
+    return Line(depth=depth, code=(before, name, " ", operator, " ", number, after), comment=(name, operator, number))
+
+
 def _choice(draw: _Draw) -> Draft:
-    other = draw.number()
+    other = draw.number(open=True)
     lines = (
         draw.condition(1),
-        draw.step(2, "return ", "x"),
+        _step(2, "return ", "x", draw.operator(open=True), draw.number()),
         Line(depth=1, code=("return ", other), comment=("give", other)),
     )
     return Draft(family="choice", arguments="x", lines=lines)
@@ -149,8 +161,8 @@ def _filtered_sum(draw: _Draw) -> Draft:
     lines = (
         draw.start(),
         Line(depth=1, code=("for x in xs:",)),
-        draw.condition(2),
-        draw.step(3, "t = t + ", "x"),
+        draw.condition(2, open=True),
+        _step(3, "t = t + ", "x", draw.operator(), draw.number()),
         Line(depth=1, code=("return t",)),
     )
     return Draft(family="filtered_sum", arguments="xs", lines=lines)
@@ -161,7 +173,7 @@ def _range_sum(draw: _Draw) -> Draft:
     lines = (
         draw.start(),
         Line(depth=1, code=("for i in range(", low, ", ", high, "):"), comment=("i from", low, "to", high)),
-        draw.step(2, "t = t + ", "i"),
+        _step(2, "t = t + ", "i", draw.operator(open=True), draw.number()),
         Line(depth=1, code=("return t",)),
     )
     return Draft(family="range_sum", arguments="n", lines=lines)
@@ -172,7 +184,7 @@ def _listing(draw: _Draw) -> Draft:
         Line(depth=1, code=("r = []",)),
         Line(depth=1, code=("for x in xs:",)),
         draw.condition(2),
-        draw.step(3, "r.append(", "x", ")"),
+        _step(3, "r.append(", "x", draw.operator(), draw.number(open=True), ")"),
         Line(depth=1, code=("return r",)),
     )
     return Draft(family="listing", arguments="xs", lines=lines)
@@ -181,7 +193,7 @@ def _listing(draw: _Draw) -> Draft:
 def _steps(draw: _Draw) -> Draft:
     operator, result = draw.operator(), Slot(code=draw.rng.choice(("c", "-c")))
     lines = (
-        draw.step(1, "c = ", "a"),
+        _step(1, "c = ", "a", draw.operator(), draw.number(open=True)),
         Line(depth=1, code=("c = c ", operator, " b"), comment=("c", operator, "b")),
         Line(depth=1, code=("return ", result), comment=("give", result)),
     )
@@ -197,25 +209,26 @@ def candidates(rng: random.Random) -> Iterator[Candidate]:
         draw = _Draw(rng)
         draft = rng.choice(TEMPLATES)(draw)
         found = [mutation for mutation in mutations(draft.source(), kinds=KINDS) if _is_small(draft, mutation)]
-        if not found:
-            continue
-        kinds = sorted({mutation.kind for mutation in found})
-        kind = rng.choices(kinds, [KIND_WEIGHTS[kind] for kind in kinds])[0]
-        mutation = rng.choice([mutation for mutation in found if mutation.kind == kind])
-        yield _candidate(rng, draft, mutation, tuple(draw.constants))
+        open_ones = [mutation for mutation in found if _open_slot(draft, mutation)]
+        silent = bool(open_ones) and rng.random() < SILENT_SHARE
+        if found:
+            yield _candidate(rng, draft, _drawn(rng, open_ones if silent else found), silent, tuple(draw.constants))
 
 
-def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: tuple[int, ...]) -> Candidate:
-    silenced = _can_be_silent(draft, mutation)
-    silent = silenced is not None and rng.random() < SILENT_SHARE
-    reference = draft.source(silenced if silent else None)
+def _drawn(rng: random.Random, found: Sequence[Mutation]) -> Mutation:
+    """One of the mutations: first its kind, by weight, then any of that kind."""
+    kinds = sorted({mutation.kind for mutation in found})
+    kind = rng.choices(kinds, [KIND_WEIGHTS[kind] for kind in kinds])[0]
+    return rng.choice([mutation for mutation in found if mutation.kind == kind])
+
+
+def _candidate(
+    rng: random.Random, draft: Draft, mutation: Mutation, silent: bool, constants: tuple[int, ...]
+) -> Candidate:
+    reference = draft.source(_open_slot(draft, mutation) if silent else None)
     broken = _with_code(reference, mutation.line, code_of(mutation.source, mutation.line))
     visible, hidden = draw_inputs(
-        rng,
-        _inputs(draft.arguments, constants),
-        num_visible=NUM_VISIBLE,
-        num_hidden=NUM_HIDDEN,
-        possible=_FEW_INPUTS.get(draft.arguments),
+        rng, _inputs(draft.arguments, constants), num_visible=NUM_VISIBLE, num_hidden=NUM_HIDDEN
     )
     return Candidate(
         family=draft.family,
@@ -229,6 +242,7 @@ def _candidate(rng: random.Random, draft: Draft, mutation: Mutation, constants: 
         instruction="silent" if silent else "told",
         main_path=MAIN_PATH,
         line=mutation.line,
+        kin=draft.kin,
     )
 
 
@@ -242,12 +256,11 @@ def _is_small(draft: Draft, mutation: Mutation) -> bool:
     return "xs.append" not in mutation.after
 
 
-def _can_be_silent(draft: Draft, mutation: Mutation) -> Slot | None:
-    """The piece about which the comment can be silent, if there are at least two guesses then."""
+def _open_slot(draft: Draft, mutation: Mutation) -> Slot | None:
+    """The open slot that the mutation broke, if it is one."""
     change = _swap(draft, mutation)
-    if change is None or len(change.ring) < 3:
-        return None
-    return draft.lines[mutation.line - FIRST_LINE].slot_at(change.column)
+    slot = change and draft.lines[mutation.line - FIRST_LINE].slot_at(change.column)
+    return slot if slot and slot.open else None
 
 
 def _swap(draft: Draft, mutation: Mutation) -> Swap | None:
@@ -298,19 +311,22 @@ def _with_code(source: str, line: int, code: str) -> str:
 
 
 def _inputs(arguments: str, constants: tuple[int, ...]) -> Callable[[random.Random], Arguments]:
-    """Small ints, half of them next to a constant that the program compares with, so that tests meet the edges."""
+    """Small ints, half of them next to a constant that the program compares with, so that tests meet the edges.
 
-    def near(rng: random.Random) -> int:
+    There are more different inputs than a task has tests, so that the visible ones leave the hidden ones their own.
+    """
+
+    def near(rng: random.Random, low: int = 0, high: int = 9) -> int:
         if constants and rng.random() < 0.5:
             return rng.choice(constants) + rng.randrange(-1, 2)
-        return rng.randrange(10)
+        return rng.randrange(low, high + 1)
 
     def draw(rng: random.Random) -> Arguments:
         if arguments == "xs":
             return ([near(rng) for _ in range(rng.randint(3, 5))],)
         if arguments == "n":
-            return (rng.randint(1, 12),)
-        return (near(rng),) if arguments == "x" else (near(rng), near(rng))
+            return (rng.randint(1, 24),)
+        return (near(rng, -9, 15),) if arguments == "x" else (near(rng), near(rng))
 
     return draw
 

@@ -38,6 +38,8 @@ class Drop(StrEnum):
     HIDDEN_PASS = "hidden_pass"
     VISIBLE_PASS = "visible_pass"
     INEXPRESSIBLE = "inexpressible"
+    GUESSABLE = "guessable"
+    """One answer is right on all hidden inputs: a table of the visible ones with that default would pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +87,13 @@ class ValidationReport:
         return f"{self.generated} generated, {self.kept} kept; dropped: {reasons or 'none'}"
 
 
-def split_of(reference: Mapping[str, str]) -> Split:
-    """The split that a reference program belongs to, by the digest of its code without docstrings and comments.
+def split_of(reference: Mapping[str, str], kin: str = "") -> Split:
+    """The split that a reference program belongs to: by the digest of what it shares with its kin, else by that of its
+    code without docstrings and comments.
 
     Of ten programs seven are for training, one for validation and two for testing.
     """
-    code = "\n".join(f"{path}\n{_code(text)}" for path, text in sorted(reference.items()))
+    code = kin or "\n".join(f"{path}\n{_code(text)}" for path, text in sorted(reference.items()))
     bucket = int(hashlib.sha256(code.encode()).hexdigest(), 16) % 10
     return "train" if bucket < 7 else "validation" if bucket < 8 else "test"
 
@@ -189,7 +192,7 @@ class Validator:
         return verdicts
 
     def _known(self, candidate: Candidate) -> Drop | None:
-        if self._split is not None and split_of(candidate.reference) != self._split:
+        if self._split is not None and split_of(candidate.reference, candidate.kin) != self._split:
             return Drop.OTHER_SPLIT
         text = "\0".join(itertools.chain.from_iterable(sorted(candidate.files.items())))
         if text in self._seen:
@@ -266,6 +269,8 @@ def _draft(candidate: Candidate, reference: JobResult, broken: JobResult) -> Val
     if broken.end == "timeout":
         return Drop.TIMEOUT
     count = len(candidate.visible)
+    if len(set(map(repr, values[count : count + len(candidate.hidden)]))) == 1:
+        return Drop.GUESSABLE
     passes = list(map(_passes, broken.outcomes, values[:count]))
     return Validated(
         candidate=candidate,
