@@ -128,7 +128,7 @@ def test_exactly_the_sampled_tokens_are_trained() -> None:
     ("metadata", "row", "said"),
     [
         ({}, ("no", "", "0"), "trained: no"),
-        ({"left_out": "no_signal", "advantage": None}, ("no", "", "0"), "trained: no: no_signal"),
+        ({"left_out": "no_signal", "advantage": None}, ("no", "", "0"), "trained: no, left out as no_signal"),
         ({"objective": "ce", "advantage": None}, ("yes", "", "1"), "trained: yes, by cross entropy"),
         ({"objective": "pg", "advantage": None}, ("yes", "", "1"), "trained: yes, by policy gradient, each token with"),
         ({"objective": "pg", "advantage": 0.0}, ("yes", "+0.000", "1"), "trained: yes, by policy gradient"),

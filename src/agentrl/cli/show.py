@@ -73,7 +73,7 @@ def _show_run(folder: RunFolder) -> None:
         )
     else:
         for line in summary_lines(summary):
-            out.print(line, markup=False, highlight=False)
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
         out.print(result_table(summary))
     for part in curves(folder.metrics()):
         out.print(part)

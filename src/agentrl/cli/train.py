@@ -122,8 +122,8 @@ def _printed(config: TrainConfig, overrides: Mapping[str, str], *, as_json: bool
 def _train_loop() -> Callable[..., dict[str, Any]]:
     """The loop, imported here because torch takes seconds and only training needs it.
 
-    Threads of OpenMP that wait by spinning take the core that another process needs. Beside one busy process a
-    training step takes ten times as long with the default of GNU's library, and three times as long with this one.
+    Threads of OpenMP that wait by spinning take the core that another process needs: beside a second run, a training
+    step takes 20 times as long with the default of GNU's library, and 5 times as long with this one.
 
     Raises:
         BadInput: torch is missing or does not fit this machine; said before a run folder is made.

@@ -183,9 +183,9 @@ def _is_trained(metadata: Mapping[str, Any]) -> bool:
 
 
 def _training(metadata: Mapping[str, Any]) -> str:
-    """Whether and how an attempt was trained: ``yes, by cross entropy``, ``no: no_signal``."""
+    """Whether and how an attempt was trained: ``yes, by cross entropy``, ``no, left out as no_signal``."""
     if not _is_trained(metadata):
-        return f"no: {metadata['left_out']}" if "left_out" in metadata else "no"
+        return f"no, left out as {metadata['left_out']}" if "left_out" in metadata else "no"
     if metadata["objective"] == "ce":
         return "yes, by cross entropy"
     by_token = ", each token with an advantage of its own by the critic" if metadata["advantage"] is None else ""
