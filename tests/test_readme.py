@@ -26,9 +26,8 @@ def test_the_example_environment_is_about_twenty_lines() -> None:
 
 
 def test_the_overrides_that_are_shown_are_valid() -> None:
-    [line] = [
-        line for block in blocks("") for line in block.splitlines() if line.startswith("agentrl train bugfix-tiny --seed")
-    ]
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    [line] = [line for line in lines if line.startswith("agentrl train bugfix-tiny --seed")]
     words, overrides = split_overrides(line.split()[2:])
     assert words == ["bugfix-tiny"]
     assert len(overrides) == 3
