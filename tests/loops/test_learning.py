@@ -57,7 +57,8 @@ def rewards(root, config):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_calls_become_well_formed(tmp_path, seed):
     found = rewards(tmp_path, CONFIG.model_copy(update={"seed": seed}))
-    # Measured with seeds 0 to 3: 0.60, 0.55, 0.68, 0.58 in the first three steps, 0.99, 0.95, 0.99, 0.98 in the last five.
+    # Measured with seeds 0 to 3: 0.60, 0.55, 0.68, 0.58 in the first three steps; 0.99, 0.95, 0.99, 0.98 in the last
+    # five.
     assert sum(found[:3]) / 3 < 0.75
     assert sum(found[-5:]) / 5 > 0.9
 
