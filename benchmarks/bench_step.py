@@ -14,12 +14,12 @@ from agentrl.ui.live import PlainReporter
 
 
 def main() -> None:
-    steps = sys.argv[1] if len(sys.argv) > 1 else "10"
+    steps = sys.argv[1] if len(sys.argv) > 1 else "20"
     overrides = {
         "rl.steps": steps,
         "rl.eval_every": "0",
-        "tasks.train_tasks": "500",
-        "warm_start.steps": "40",
+        "tasks.train_tasks": "1000",
+        "warm_start.steps": "200",  # enough that groups teach something, so that training is in the picture
         "eval.tasks": "20",
     }
     config = apply_overrides(load_recipe("bugfix-tiny"), overrides)

@@ -67,7 +67,12 @@ async def _attempt(task_set: BugFix, index: int, *, score: bool) -> Trace:
     task = task_set[index]
     path = task.metadata["main_path"]
     right = task_set.solution(task.id)[path]
-    script = solve(task.files[path], right, rng=random.Random(index), mistakes=Mistakes(untested=0.0))
+    script = solve(
+        task.files[path],
+        right,
+        rng=random.Random(index),
+        mistakes=Mistakes(wrong_edit=0.05, reverts=0.5, untested=0.0, gives_up=0.1),
+    )
     session = ScriptedSession(script, RENDERER.write_call, RENDERER.decode)
     identity = AttemptId(group_id=str(index), attempt=0, seed=0)
     return await attempt(task_set, task, HARNESS, session, identity, score=score)
