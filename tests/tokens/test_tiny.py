@@ -149,6 +149,8 @@ likely_replies = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(likely_replies)
 @example(ids("edit", "L4", "a", "L4", "<end>"))
+@example(ids("edit", "L3", "#", "<end>"))
+@example(ids("edit", "L3", "(", "#", "a", "<end>"))
 def test_no_reply_breaks_the_parser_and_what_it_accepts_can_be_shown_again(reply):
     message = RENDERER.parse(reply, TOOLS)
     (call,) = message.tool_calls

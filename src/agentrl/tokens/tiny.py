@@ -157,7 +157,7 @@ def _spaced(words: tuple[str, ...]) -> str:
             or (quoted and (word == '"""' or before == '"""'))
         )
         text += (
-            (" " if word == "#" and text.strip() else "")
+            (" " if word == "#" and before is not None else "")
             + ("" if glued else " ")
             + (word[2] if word in DIGITS else word)
         )
