@@ -35,7 +35,7 @@ Seconds of seed 0 from an empty clone on a quiet machine: tasks 14, demonstratio
 On collapse: submitting at once, which a first trial of this level met at a learning rate of 1e-3 with two passes over
 each batch, was not seen here. The entropy of the policy is 0.10 nats in the first five steps and 0.11 in the last ten.
 This recipe takes one pass, lower learning rates that fall to a tenth, and leaves out groups without signal (at the end
-about three in four). docs/decisions/0001 has what was tried.
+about four in five). docs/decisions/0001 has what was tried.
 """
 
 from agentrl.config import EvalConfig, ModelConfig, RlConfig, SandboxConfig, TasksConfig, TrainConfig, WarmStartConfig

@@ -1,4 +1,4 @@
-"""TinyAgent's vocabulary and renderer: about two hundred ids, one a word.
+"""TinyAgent's vocabulary and renderer: about 240 ids, one a word.
 
 It covers Python's tokens of the tiny grammar, the words of its comments, roles, tool calls and test results.
 Text in that language is written and read back exactly (`decode(encode(text)) == text`); text outside of it is
