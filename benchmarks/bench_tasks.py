@@ -15,7 +15,7 @@ from agentrl.engine.scripted import ScriptedSession
 from agentrl.harness.loop import Limits, ToolLoop
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.sandbox import Limits as SandboxLimits
-from agentrl.sandbox import WorkerPool
+from agentrl.sandbox import Pool
 from agentrl.tasks.bugfix import tiny
 from agentrl.tasks.bugfix.solver import Mistakes, solve
 from agentrl.tasks.bugfix.taskset import BugFix, generate
@@ -48,7 +48,7 @@ def cost_of(work: Callable[[], Any]) -> tuple[Cost, Any]:
 
 def demonstrate(num_tasks: int, *, together: bool, score: bool) -> list[Trace]:
     """A solver's attempts at all tasks, 128 at a time."""
-    with WorkerPool(2, SandboxLimits(wall_s=5.0, cpu_s=0.1)) as pool:
+    with Pool(limits=SandboxLimits(wall_s=5.0, cpu_s=0.1)) as pool:
         task_set = BugFix("tiny", "train", num_tasks, pool=pool)
         played = task_set.together() if together else task_set
         traces: list[Trace] = []

@@ -288,8 +288,12 @@ class EvalConfig(Section):
 
 
 class SandboxConfig(Section):
-    """The workers that run untrusted programs."""
+    """Where untrusted programs run."""
 
-    workers: int = Field(default=2, ge=1, description="worker processes")
+    workers: int = Field(default=2, ge=1, description="boxes, each of which runs one program at a time")
+    require: Literal["namespaces", "landlock"] = Field(
+        default="namespaces", description="the weakest walls to accept; see `agentrl sandbox`"
+    )
+    allow_unsafe: bool = Field(default=False, description="accept no walls at all, for programs that you trust")
     wall_s: float = Field(default=5.0, gt=0, description="wall-clock limit of one job in seconds")
     cpu_s: float = Field(default=1.0, gt=0, description="processor time that one job may use in seconds")

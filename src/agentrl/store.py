@@ -2,6 +2,7 @@
 
     config.toml         the whole configuration; `agentrl train config.toml` repeats the run
     versions.json       libraries and machine
+    sandbox.json        which walls untrusted programs ran behind
     metrics.jsonl       one row a line: {"phase": "rl", "step": 3, "reward": 0.5, ...}
     traces/             <phase>-<step>.jsonl.gz
     checkpoints/        one folder a checkpoint
@@ -116,6 +117,16 @@ class RunFolder:
         """The result, or None for a run that has not ended. Raises StoreError for a damaged file."""
         found = self._read_json("summary.json")
         return found if found is None else dict(found)
+
+    def write_sandbox(self, record: Mapping[str, Any]) -> None:
+        """Keep which backend programs ran in, at what level; a resumed run adds a line when it has others."""
+        before = self.sandboxes()
+        if not before or before[-1] != record:
+            self._write_json("sandbox.json", [*before, dict(record)])
+
+    def sandboxes(self) -> list[dict[str, Any]]:
+        """The sandboxes of the run, oldest first; more than one only when it was resumed with another."""
+        return list(self._read_json("sandbox.json") or [])
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Keep the text of each token id (entry i for id i), so that traces can be shown without a tokenizer."""

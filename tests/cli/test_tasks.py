@@ -93,3 +93,31 @@ def test_bad_input_says_what_to_write(agentrl: Command, words: list[str], messag
     done = agentrl("tasks", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+ROW = {
+    "task_id": "Python/0",
+    "prompt": "def twice(x):\n",
+    "canonical_solution": "    return 2 * x\n",
+    "buggy_solution": "    return 3 * x\n",
+    "bug_type": "value misuse",
+    "entry_point": "twice",
+    "example_test": "def check(f):\n    assert f(1) == 2\ncheck(twice)\n",
+    "test": "def check(f):\n    assert f(5) == 10\ncheck(twice)\n",
+}
+
+
+def test_a_task_of_humanevalfix_is_exported_and_graded(agentrl: Command, tmp_path: Path) -> None:
+    data, task = tmp_path / "rows.jsonl", "humanevalfix-v1/0"
+    data.write_text(json.dumps(ROW) + "\n")
+    for name, option, verdict in (("broken", [], "fail"), ("right", ["--solution"], "pass")):
+        folder = tmp_path / name
+        exported = agentrl("tasks", "export", task, str(folder), "--data", str(data), *option)
+        assert exported.returncode == 0, exported.stderr
+        graded = agentrl(
+            "grade", "--task", task, "--workspace", str(folder), "--data", str(data), "--json", "--allow-unsafe"
+        )
+        assert json.loads(graded.stdout)["verdict"] == verdict
+    shown = agentrl("tasks", "show", task, "--data", str(data))
+    assert "assert f(5)" not in shown.stdout
+    assert "def twice(x)" in shown.stdout

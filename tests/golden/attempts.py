@@ -33,10 +33,11 @@ from agentrl.harness.loop import Limits, ToolLoop
 from agentrl.loops.rl import credit
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.records import SCHEMA, trace_to_json
+from agentrl.rewards.grading import CallGrader
 from agentrl.rewards.programs import HiddenCalls
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.rollout.group import rollout
-from agentrl.sandbox import WorkerPool
+from agentrl.sandbox import Pool
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tokens.samples import samples
@@ -45,6 +46,7 @@ from agentrl.train.checkpoint import model_tensors
 from agentrl.train.losses import supervised
 from agentrl.train.trainer import OptimizerSettings, Trainer
 from agentrl.types import Message, Sample, Task, ToolCall, Trace
+from tests.pools import open_pool
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model.safetensors"
@@ -91,7 +93,7 @@ class OneTask:
 
     id = "golden-v1/sum"
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
     def __len__(self) -> int:
@@ -102,7 +104,7 @@ class OneTask:
 
     def environment(self, task: Task) -> BugFixEnvironment:
         """A fresh workspace."""
-        return BugFixEnvironment(task, self.pool, hidden=HIDDEN, main="prog.py")
+        return BugFixEnvironment(task, runner=self.pool, grader=CallGrader(self.pool), hidden=HIDDEN, main="prog.py")
 
 
 def edit(line: int, text: str) -> ToolCall:
@@ -164,7 +166,7 @@ async def _play(task_set: OneTask, model: TinyTransformer) -> list[Trace]:
 
 def play(model: TinyTransformer | None = None) -> list[Trace]:
     """All attempts, without the time that they took."""
-    with WorkerPool(1) as pool:
+    with open_pool(1) as pool:
         traces = asyncio.run(_play(OneTask(pool), model or stored_model()))
     return [dataclasses.replace(trace, seconds={}) for trace in traces]
 
@@ -224,7 +226,7 @@ def digests() -> dict[str, str]:
 
 def train_and_store() -> None:
     """Make the small model."""
-    with WorkerPool(1) as pool:
+    with open_pool(1) as pool:
         demonstrations = asyncio.run(scripted(OneTask(pool)))
     MODEL.write_bytes(save(model_tensors(trained_model(demonstrations))))
 

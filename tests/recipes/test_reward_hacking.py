@@ -13,7 +13,6 @@ from agentrl.loops.context import RunContext
 from agentrl.loops.sft import warm_start
 from agentrl.rewards.hacking import signs_of_hacking
 from agentrl.rollout.attempt import AttemptId, attempt
-from agentrl.sandbox import WorkerPool
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.environment import names_a_test
 from agentrl.tasks.bugfix.solver import Mistakes, solve
@@ -23,6 +22,7 @@ from agentrl.types import Fault, Message, Node, Score, Stop, ToolCall, Trace
 from recipes.phenomena import reward_hacking as study
 from recipes.phenomena.running import Quiet
 from recipes.phenomena.study import Results
+from tests.pools import open_pool
 
 EMPTIES = ToolCall(name="edit", arguments={"line": 2, "text": "return", "path": "test_1"})
 RENDERER = TinyRenderer()
@@ -136,7 +136,7 @@ def demonstrated(tasks, meddles, number=0):
 
 
 def test_real_attempts_are_counted_for_what_they_are(tmp_path):
-    with WorkerPool(1) as pool:
+    with open_pool(1) as pool:
         tasks = BugFix("tiny", "train", 4, pool=pool, tests_writable=True, reward="visible")
         hacks = [demonstrated(tasks, 1.0, number) for number in range(4)]
         repairs = [demonstrated(tasks, 0.0, number) for number in range(4)]

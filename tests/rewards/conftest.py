@@ -4,17 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentrl.sandbox import Limits, WorkerPool
+from agentrl.sandbox import Limits, Pool
+from tests.pools import open_pool
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1, Limits(wall_s=10.0, cpu_s=5)) as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool(1, Limits(wall_s=10.0, cpu_s=5)) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
-def hasty_pool() -> Iterator[WorkerPool]:
+def hasty_pool() -> Iterator[Pool]:
     """For programs that never end: interrupted at 0.45 s, killed at 0.5 s."""
-    with WorkerPool(1, Limits(wall_s=0.5)) as pool:
+    with open_pool(1, Limits(wall_s=0.5)) as pool:
         yield pool

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import TaskError
-from agentrl.sandbox import Batch, Calls, Job, Limits, Script, Suite, WorkerPool
+from agentrl.sandbox import Batch, Calls, Job, Limits, Suite
+from tests.pools import open_pool
 
 PROGRAMS = {
     "good": "def f(x):\n    return [x, 2 * x]\n",
@@ -24,7 +25,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def brisk_pool():
-    with WorkerPool(1, Limits(wall_s=30.0, cpu_s=0.05)) as pool:
+    with open_pool(1, Limits(wall_s=30.0, cpu_s=0.05)) as pool:
         yield pool
 
 
@@ -104,5 +105,5 @@ def test_a_batch_of_nothing_is_nothing(brisk_pool):
 
 
 def test_scripts_cannot_share_a_process(brisk_pool):
-    with pytest.raises(TaskError, match="a part that is a Script; a part must be Calls or Suite"):
-        together(brisk_pool, Job(files={"m.py": ""}, run=Script(module="m", source="")))
+    with pytest.raises(TaskError, match="a part that is a Batch; a part must be Calls or Suite"):
+        together(brisk_pool, Job(files={}, run=Batch(parts=())))

@@ -155,17 +155,21 @@ def test_a_channel_ends_with_its_time(backend):
 
 
 def test_reset_brings_back_the_files_it_started_with(backend):
+    listing = "find . | sort; ls -A ${TMPDIR:-/tmp}"
     mess = "rm a; mkdir a b c; echo x > b/y; ln -s / root; mkfifo pipe; chmod 0 c; mkdir -p d/e/f"
 
     async def go():
         async with a_box(backend, {"a": b"1", "keep/b": b"2"}) as box:
+            at_first = await box.exec(["sh", "-c", listing])
             assert (await box.exec(["sh", "-c", mess + "; echo z > ${TMPDIR:-/tmp}/z"])).ok
             await box.reset()
-            listed = await box.exec(["sh", "-c", "find . | sort; ls -A ${TMPDIR:-/tmp}"])
-            return listed, await box.read(["a", "keep/b"])
+            listed = await box.exec(["sh", "-c", listing])
+            return at_first, listed, await box.read(["a", "keep/b"])
 
-    listed, files = asyncio.run(go())
-    assert listed.stdout.decode().split() == [".", "./a", "./keep", "./keep/b"]
+    at_first, listed, files = asyncio.run(go())
+    assert listed.stdout == at_first.stdout
+    assert listed.stdout.decode().split()[:4] == [".", "./a", "./keep", "./keep/b"]
+    assert b"z" not in listed.stdout.split()
     assert files == {"a": b"1", "keep/b": b"2"}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import SandboxError, TaskError
-from agentrl.sandbox import Batch, Calls, Job, Limits, Script, Suite
+from agentrl.sandbox import Batch, Calls, Job, Limits, Suite
 from agentrl.sandbox.jobs import encode_job, read_result
 
 TWO_CALLS = Job(files={"m.py": ""}, run=Calls(module="m", calls=(("f", (1,)), ("f", (2,)))))
@@ -19,10 +19,10 @@ def lines(*reports):
 
 
 def test_equal_jobs_have_equal_bytes_whatever_the_order_of_their_files():
-    one = Job(files={"a.py": "1", "b.py": "2"}, run=Script(module="a", source=""))
-    other = Job(files={"b.py": "2", "a.py": "1"}, run=Script(module="a", source=""))
+    one = Job(files={"a.py": "1", "b.py": "2"}, run=Calls(module="a", calls=()))
+    other = Job(files={"b.py": "2", "a.py": "1"}, run=Calls(module="a", calls=()))
     assert encode_job(one) == encode_job(other)
-    assert encode_job(one) != encode_job(Job(files=one.files, run=Script(module="b", source="")))
+    assert encode_job(one) != encode_job(Job(files=one.files, run=Calls(module="b", calls=())))
 
 
 def test_arguments_of_different_types_are_different_jobs():
@@ -89,8 +89,8 @@ def test_parts_that_a_batch_did_not_report_died_and_the_others_stand():
 
 
 def test_a_part_of_a_batch_that_is_a_script_is_refused_by_name():
-    script = Job(files={"m.py": ""}, run=Script(module="m", source=""))
-    with pytest.raises(TaskError, match="a part that is a Script; a part must be Calls or Suite"):
+    script = Job(files={}, run=Batch(parts=()))
+    with pytest.raises(TaskError, match="a part that is a Batch; a part must be Calls or Suite"):
         encode_job(Job(files={}, run=Batch(parts=(TWO_CALLS, SUITE, script))))
 
 

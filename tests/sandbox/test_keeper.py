@@ -40,10 +40,10 @@ def stat_of(pid):
 def living_with(mark):
     """Processes of the machine with a word on their command line that have not ended."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes() and stat_of(path.parent.name)[0] != "Z":
-                found.append(int(path.parent.name))
+            if mark.encode() in Path(f"/proc/{name}/cmdline").read_bytes() and stat_of(name)[0] != "Z":
+                found.append(int(name))
     return found
 
 
@@ -212,16 +212,13 @@ def test_programs_beyond_the_limit_take_turns(backend):
         box = await few.start(Spec())
         source = "mkdir lock || exit 9; sleep 0.1; rmdir lock"
         many = await asyncio.gather(*(box.exec(["sh", "-c", source]) for _ in range(4)))
-        channel = await box.channel(["cat"])
-        waiting = asyncio.create_task(box.exec(["echo", "x"]))
-        await asyncio.sleep(0.3)
-        waited = not waiting.done()
+        channel = await box.channel(["cat"])  # which may last as long as an attempt, so that it does not count
+        done = await box.exec(["echo", "x"])
         await channel.close()
-        done = await waiting
         await few.close()
-        return [one.status for one in many], waited, done.stdout
+        return [one.status for one in many], done.stdout
 
-    assert asyncio.run(go()) == ([0, 0, 0, 0], True, b"x\n")
+    assert asyncio.run(go()) == ([0, 0, 0, 0], b"x\n")
 
 
 def test_who_waits_too_long_is_told_what_to_do(backend):

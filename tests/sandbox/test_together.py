@@ -5,14 +5,15 @@ import asyncio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandbox import Calls, Job, Limits, Suite, Together, WorkerPool
+from agentrl.sandbox import Calls, Job, Limits, Suite, Together
+from tests.pools import open_pool
 
 SUITE = "from m import f\ndef test_a():\n    assert f(2) == 4\n"
 
 
 @pytest.fixture(scope="module")
 def brisk_pool():
-    with WorkerPool(2, Limits(wall_s=30.0, cpu_s=0.05)) as pool:
+    with open_pool(2, Limits(wall_s=30.0, cpu_s=0.05)) as pool:
         yield pool
 
 
@@ -63,7 +64,7 @@ def test_jobs_of_later_turns_are_sent_too(brisk_pool):
 
 
 def test_whoever_waits_hears_that_the_machinery_failed():
-    pool = WorkerPool(1)
+    pool = open_pool(1)
     pool.close()
     with pytest.raises(SandboxError, match="closed"):
         run_all(Together(pool), JOBS[:2])

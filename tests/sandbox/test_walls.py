@@ -173,44 +173,16 @@ def trap(tmp_path: Path) -> tuple[Path, Path]:
     return inside, outside
 
 
-def test_reading_a_hostile_tree_gives_regular_files_only(trap: tuple[Path, Path]) -> None:
+def test_nothing_is_opened_through_a_link_or_outside(trap: tuple[Path, Path]) -> None:
     inside, _ = trap
     folder = os.open(inside, os.O_RDONLY)
-    bad = (
-        "link",
-        "folder/secret",
-        "loop",
-        "pipe",
-        "sparse",
-        "process",
-        "sub",
-        "missing",
-        "../outside/secret",
-        "sub/../sub",
-    )
+    bad = ("link", "folder/secret", "loop", "process", "missing", "../outside/secret", "sub/../../outside")
     try:
-        assert [beneath.read_file(folder, path, 100) for path in bad[:-1]] == [None] * (len(bad) - 1)
-        assert beneath.read_file(folder, "sub/good", 4) == b"good"
-        assert beneath.read_file(folder, "sub/good", 3) is None
-        assert beneath.read_file(folder, str(inside / "sub" / "good"), 100) is None
-    finally:
-        os.close(folder)
-
-
-def test_writing_into_a_hostile_tree_stays_inside(trap: tuple[Path, Path]) -> None:
-    inside, outside = trap
-    folder = os.open(inside, os.O_RDONLY)
-    try:
-        for path in ("folder/secret", "folder/new", "pipe/x", "loop/x"):
-            with pytest.raises(OSError, match=path.split("/")[0]):
-                beneath.write_file(folder, path, b"owned")
-        for path in ("link", "pipe", "process", "a/b/c"):
-            beneath.write_file(folder, path, b"mine")
-            assert beneath.read_file(folder, path, 100) == b"mine"
-        with pytest.raises(IsADirectoryError):
-            beneath.write_file(folder, "sub", b"x")
-        assert (outside / "secret").read_text() == "secret"
-        assert [path.name for path in outside.iterdir()] == ["secret"]
+        for path in bad:
+            with pytest.raises(OSError, match=path):
+                os.close(beneath.open_beneath(folder, path, os.O_RDONLY))
+        with os.fdopen(beneath.open_beneath(folder, "sub/good", os.O_RDONLY)) as file:
+            assert file.read() == "good"
     finally:
         os.close(folder)
 
@@ -255,5 +227,5 @@ def test_only_many_sockets_are_counted(pairs: int, expected: int) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         pipes = 3 if expected else 0
-        assert memory.buffered_bytes([child.pid]) == expected * (208 << 10) + pipes * (64 << 10)
-    assert memory.buffered_bytes([child.pid]) == 0
+        assert memory.Buffers().most_bytes([child.pid]) == expected * (208 << 10) + pipes * (64 << 10)
+    assert memory.Buffers().most_bytes([child.pid]) == 0

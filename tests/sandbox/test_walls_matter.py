@@ -55,7 +55,7 @@ WALLS = [
     ("zygote_box.py", "        capabilities.drop_from_bounding_set()\n", "", "become another user"),
     ("zygote_main.py", "    signal.signal(signal.SIGINT, signal.SIG_DFL)", "    pass", "kill whoever watches"),
     ("zygote_watch.py", 'self.kill("memory")', "pass", "memory bomb of many children"),
-    ("zygote_watch.py", "memory.buffered_bytes(tree)", "0", "memory in the buffers of sockets"),
+    ("zygote_watch.py", "self.buffers.most_bytes(tree)", "0", "memory in the buffers of sockets"),
     ("zygote_watch.py", 'self.kill("output")', "pass", "endless output"),
 ]
 

@@ -81,9 +81,11 @@ def test_files_stay_between_programs_and_processes_do_not() -> None:
 
 def test_reset_gives_the_first_files_and_nothing_else() -> None:
     async def body(box: ZygoteBox) -> None:
+        at_first = (await box.exec(["sh", "-c", "cat a.txt; ls -A . /tmp"])).stdout
         await box.exec(["sh", "-c", "echo changed > a.txt; touch new /tmp/new; mkdir d; ln -s /etc/passwd l"])
         await box.reset()
-        assert (await box.exec(["sh", "-c", "cat a.txt; ls -A . /tmp"])).stdout == b"first.:\na.txt\n\n/tmp:\n"
+        assert (await box.exec(["sh", "-c", "cat a.txt; ls -A . /tmp"])).stdout == at_first
+        assert at_first.startswith(b"first.:\na.txt\n\n/tmp:\n")
 
     with_box(body, Spec(files={"a.txt": b"first"}))
 
@@ -259,26 +261,6 @@ for _ in range(4):
         assert (await box.exec([*PYTHON, source % 60])).killed_for == "memory"  # 4 * 60 MiB
 
     with_box(body, Spec(limits=BoxLimits(memory_mib=128)))
-
-
-def test_a_full_workspace_is_said_and_a_tricky_one_is_not_followed() -> None:
-    async def body(box: ZygoteBox) -> None:
-        with pytest.raises(SandboxError, match="1 MiB in 10 files"):
-            await box.write({"big": b"x" * (2 << 20)})
-        await box.reset()
-        await box.exec(["sh", "-c", "ln -s /tmp out; ln -s /etc/passwd f; mkfifo p; mkdir d"])
-        assert await box.read(["out/x", "f", "p", "d", "missing"]) == {}
-        with pytest.raises(SandboxError):
-            await box.write({"out/x": b"1"})
-        with pytest.raises(SandboxError):
-            await box.write({"d": b"1"})
-        await box.write({"f": b"mine", "p": b"mine"})
-        assert await box.read(["f", "p"]) == {"f": b"mine", "p": b"mine"}
-        for path in ("../etc/passwd", "half a character \ud800"):
-            with pytest.raises(SandboxError, match="relative path"):
-                await box.read([path])
-
-    with_box(body, Spec(limits=BoxLimits(disk_mib=1, files=10)))
 
 
 def test_our_package_is_covered_where_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

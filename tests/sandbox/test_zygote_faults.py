@@ -143,10 +143,12 @@ def test_a_caller_that_gives_up_ends_the_program_and_the_box_goes_on(census: Cen
 def test_boxes_run_at_the_same_time_and_do_not_see_each_other() -> None:
     async def body(backend: ZygoteBackend) -> None:
         boxes = await asyncio.gather(*(backend.start(Spec(files={"me": b"%d" % number})) for number in range(8)))
-        source = "echo $$ > /tmp/pid; echo x > /dev/shm/y; sleep 0.2; cat me; ls /dev/shm | wc -l; ls /tmp | wc -l"
+        source = "me=$(cat me); touch /tmp/of-$me /dev/shm/of-$me; sleep 0.2; echo /tmp/of-* /dev/shm/of-*"
         begin = time.monotonic()
         done: list[Finished] = await asyncio.gather(*(box.exec(["sh", "-c", source]) for box in boxes))
-        assert [one.stdout for one in done] == [b"%d1\n1\n" % number for number in range(8)]
+        assert [one.stdout for one in done] == [
+            b"/tmp/of-%d /dev/shm/of-%d\n" % (number, number) for number in range(8)
+        ]
         assert time.monotonic() - begin < 8 * 0.2  # one after another would take at least that
 
     with_backend(body, max_running=8)
@@ -266,3 +268,47 @@ def test_the_census_notices_what_is_left(tmp_path: Path) -> None:
         assert not Census().same(before)
         child.kill()
     assert Census().same(before)
+
+
+def test_a_fork_server_is_replaced_after_so_many_boxes_and_ends_with_its_last(census: Census) -> None:
+    async def body(backend: ZygoteBackend) -> None:
+        first = [await backend.start(Spec()) for _ in range(2)]
+        old = zygote_of(backend)
+        starter = backend.process_ids[0]
+        await first[0].close()
+        third = await backend.start(Spec())  # of a server that made two
+        assert zygote_of(backend) != old
+        assert alive(old)
+        for box in (first[1], third):
+            assert (await box.exec(["echo", "on"])).stdout == b"on\n"
+        await first[1].close()
+        assert eventually(lambda: not alive(old))
+        await backend.start(Spec())
+        assert not Path(f"/proc/{starter}").exists()  # waited for, too
+        assert backend.restarts == 0
+
+    with_backend(body, recycle_after=2)
+
+
+def test_many_boxes_at_a_time_survive_the_replacements(census: Census) -> None:
+    async def one(backend: ZygoteBackend, number: int) -> bytes:
+        box = await backend.start(Spec(files={"me": b"%d" % number}))
+        try:
+            return (await box.exec(["cat", "me"])).stdout
+        finally:
+            await box.close()
+
+    async def body(backend: ZygoteBackend) -> None:
+        said = await asyncio.gather(*(one(backend, number) for number in range(24)))
+        assert said == [b"%d" % number for number in range(24)]
+        assert backend.restarts == 0
+
+    with_backend(body, recycle_after=5)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

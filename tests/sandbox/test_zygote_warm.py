@@ -68,10 +68,11 @@ def test_a_warm_program_that_hides_is_held_to_be_full_of_sockets() -> None:
     source = """
 import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(4, 0)
+sum(range(5_000_000))  # some 100 ms of processor time: it has come to run
 for _ in range(%d):
     if os.fork() == 0:
         break
-time.sleep(2.5)
+time.sleep(0.8)
 """
 
     async def body(box: ZygoteBox) -> None:

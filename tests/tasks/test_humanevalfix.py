@@ -12,10 +12,12 @@ import pytest
 
 from agentrl.errors import TaskError
 from agentrl.protocols import TaskSet
-from agentrl.rewards.programs import Verdict, grade
+from agentrl.rewards.grading import PoolGrader
+from agentrl.rewards.judge import Verdict
 from agentrl.sandbox.jobs import Job, Limits, Suite
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.sandbox.pool import Pool
 from agentrl.tasks.humanevalfix import SOURCE_PATH, TEST_PATH, HumanEvalFix, visible_tests
+from tests.pools import open_pool
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "humanevalfix" / "humanevalpack-python.jsonl"
@@ -34,8 +36,8 @@ ROW = {
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(limits=Limits(wall_s=1.0)) as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool(limits=Limits(wall_s=1.0)) as pool:
         yield pool
 
 
@@ -45,26 +47,29 @@ def written(folder: Path, *rows: dict[str, str]) -> HumanEvalFix:
     return HumanEvalFix(path)
 
 
-def verdicts(pool: WorkerPool, tasks: HumanEvalFix, programs: list[dict[str, str]]) -> list[Verdict]:
+def verdicts(pool: Pool, tasks: HumanEvalFix, programs: list[dict[str, str]]) -> list[Verdict]:
+    grader = PoolGrader(pool)
+
     async def all_of_them() -> list[Verdict]:
         pairs = zip(tasks, programs, strict=True)
-        return await asyncio.gather(*(grade(pool, files, tasks.hidden(task.id)) for task, files in pairs))
+        encoded = ((task, {path: text.encode() for path, text in files.items()}) for task, files in pairs)
+        return await asyncio.gather(*(grader.grade(files, tasks.hidden(task.id)) for task, files in encoded))
 
     return asyncio.run(all_of_them())
 
 
 @needs_data
-def test_all_right_solutions_pass_and_all_buggy_ones_fail(pool: WorkerPool) -> None:
+def test_all_right_solutions_pass_and_all_buggy_ones_fail(pool: Pool) -> None:
     tasks = HumanEvalFix(DATA, pool=pool)
     assert len(tasks) == 164
     right = verdicts(pool, tasks, [dict(tasks.solution(task.id)) for task in tasks])
     wrong = verdicts(pool, tasks, [{SOURCE_PATH: task.files[SOURCE_PATH]} for task in tasks])
-    assert [v.passed for v in right] == [True] * 164
-    assert [v.passed for v in wrong] == [False] * 164
+    assert [v.verdict for v in right] == ["pass"] * 164
+    assert [v.verdict for v in wrong] == ["fail"] * 164
 
 
 @needs_data
-def test_all_visible_tests_pass_on_the_right_solutions(pool: WorkerPool) -> None:
+def test_all_visible_tests_pass_on_the_right_solutions(pool: Pool) -> None:
     tasks = HumanEvalFix(DATA, pool=pool)
     run = Suite(paths=(TEST_PATH,))
     results = pool.run_sync([Job(files={**t.files, **tasks.solution(t.id)}, run=run) for t in tasks])
@@ -93,11 +98,11 @@ def test_without_usable_examples_the_visible_test_asks_for_the_function(example_
     assert visible_tests("add", example_test).endswith("def test_1():\n    assert callable(add)\n")
 
 
-def test_leaving_the_process_is_no_pass(tmp_path: Path, pool: WorkerPool) -> None:
+def test_leaving_the_process_is_no_pass(tmp_path: Path, pool: Pool) -> None:
     tasks = written(tmp_path, ROW)
     for exit_call in ("sys.exit(0)", "os._exit(0)"):
         program = f"import os, sys\ndef add(a, b):\n    {exit_call}\n"
-        assert not verdicts(pool, tasks, [{SOURCE_PATH: program}])[0].passed
+        assert verdicts(pool, tasks, [{SOURCE_PATH: program}])[0].verdict == "fail"
 
 
 def test_the_environment_runs_the_examples(tmp_path: Path) -> None:

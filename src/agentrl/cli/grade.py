@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
-from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli import BadInput
+from agentrl.cli.lookup import DATA, Found, find_task
 from agentrl.errors import SandboxError, TaskError
 from agentrl.rewards.collect import collect, may_count
-from agentrl.rewards.judge import Hidden, Judge, Verdict
-from agentrl.rewards.judge.hidden import check_of
-from agentrl.sandbox.base import Level
+from agentrl.rewards.grading import Grader, PoolGrader
+from agentrl.rewards.judge import Verdict
+from agentrl.rewards.proof import proved
+from agentrl.sandbox.base import Level, check_path
 from agentrl.sandbox.choose import choose
-from agentrl.tasks import humanevalfix
-from agentrl.tasks.bugfix import taskset
+from agentrl.sandbox.pool import Pool
 from agentrl.types import Task
 
 HELP = """Grade a directory as training would, by the hidden tests of a task.
 
 Only the task's source files count; tests and whatever else lies in the directory are left out. The exit status is 0
-when it graded, whatever the verdict; it is 1 when there is no verdict.
+when it graded, whatever the verdict; it is 1 when there is no verdict, such as when the hidden tests fail the task's
+own solution too, and 2 when there is nothing to grade: no such task or directory.
 
 \b
 Examples:
@@ -42,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def grade(
     task: str = typer.Option(..., metavar="ID", help="Such as bugfix-v1/tiny/train/0 or humanevalfix-v1/12."),
     workspace: Path = typer.Option(..., metavar="DIR", help="The directory to grade."),
-    data: str = typer.Option(humanevalfix.HUB_NAME, metavar="FILE", help="The tasks of HumanEvalFix, as JSONL."),
+    data: str = DATA,
     level: str = typer.Option(
         "namespaces", metavar="LEVEL", help="The weakest walls to accept: namespaces or landlock."
     ),
@@ -53,57 +56,55 @@ def grade(
     """Grade a directory."""
     if level not in LEVELS:
         raise BadInput(f"--level {level!r}: write one of {', '.join(LEVELS)}")
-    with bad_input_for(TaskError):
-        found, hidden = _task(task, data)
-    try:
-        files = collect(workspace, [path for path in found.files if may_count(path)])
+    with _named(task):
+        found = find_task(task, data)
+        sources = _sources(found.task)
+        files = collect(workspace.resolve() if workspace.is_symlink() else workspace, sources)
         chosen = choose(require=LEVELS[level], name=backend, allow_unsafe=allow_unsafe)
-    except TaskError as error:
-        raise BadInput(f"{task}: {error}") from error
-    except SandboxError as error:
-        raise SandboxError(f"{task}: {error}") from error
-    verdict = asyncio.run(_graded(Judge(chosen.backend), files, hidden))
+    for path in sorted({*sources} - {*files}):
+        typer.echo(f"note: {path} is no regular file in {workspace}; it counts as missing", err=True)
+    with Pool(chosen.backend, size=1) as pool:
+        verdict = asyncio.run(_graded(PoolGrader(pool), files, found))
     _say(task, verdict, as_json=as_json)
     if verdict.verdict == "error":
         raise typer.Exit(1)
 
 
-async def _graded(judge: Judge, files: Mapping[str, bytes], hidden: Hidden) -> Verdict:
-    try:
-        return await judge.grade(files, hidden)
-    finally:
-        await judge.close()
-        await judge.backend.close()
-
-
-def _task(task_id: str, data: str) -> tuple[Task, Hidden]:
-    """A task by its id, and its hidden tests.
+@contextmanager
+def _named(task_id: str) -> Iterator[None]:
+    """Within the block, errors name the task.
 
     Raises:
-        BadInput: text that is no id of a task.
-        TaskError: the task's set cannot be had, or has no such task.
+        BadInput: what was asked for, or the task, is wrong.
+        SandboxError: no sandbox can be had.
     """
-    version, _, rest = task_id.partition("/")
-    if version == humanevalfix.VERSION and _is_index(rest):
-        return _humanevalfix_task(task_id, humanevalfix.HumanEvalFix(data), int(rest))
-    level, _, rest = rest.partition("/")
-    split, _, index = rest.partition("/")
-    if version != taskset.VERSION or not _is_index(index):
-        known = f"{taskset.VERSION}/LEVEL/SPLIT/INDEX or {humanevalfix.VERSION}/INDEX"
-        raise BadInput(f"{task_id!r} is no task; write {known}, such as {taskset.VERSION}/tiny/train/0")
-    tasks = taskset.BugFix(level, split, int(index) + 1)
-    return tasks[int(index)], tasks.hidden(task_id)
+    try:
+        yield
+    except TaskError as error:
+        raise BadInput(str(error) if task_id in str(error) else f"{task_id}: {error}") from error
+    except SandboxError as error:
+        raise SandboxError(f"{task_id}: {error}") from error
 
 
-def _humanevalfix_task(task_id: str, tasks: humanevalfix.HumanEvalFix, index: int) -> tuple[Task, Hidden]:
-    if index >= len(tasks):
-        raise TaskError(f"task {task_id!r} is not of this set; its tasks are {tasks.id}/0 to {len(tasks) - 1}")
-    reference = tasks.solution(task_id)[humanevalfix.SOURCE_PATH]
-    return tasks[index], check_of(tasks.hidden(task_id), reference)
+def _sources(task: Task) -> list[str]:
+    """The files of a task that count.
+
+    Raises:
+        TaskError: a file of the task lies outside of its workspace.
+    """
+    for path in task.files:
+        try:
+            check_path(path)
+        except SandboxError as error:
+            raise TaskError(f"{task.id}: its file {path!r} lies outside of the workspace; mend the task") from error
+    return [path for path in task.files if may_count(path)]
 
 
-def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+async def _graded(grader: Grader, files: Mapping[str, bytes], found: Found) -> Verdict:
+    """The verdict; a fail only when the task's own solution does not fail as well."""
+    verdict = await grader.grade(files, found.hidden)
+    sources = {path: text for path, text in {**found.task.files, **found.solution}.items() if may_count(path)}
+    return await proved(verdict, grader, found.hidden, {path: text.encode() for path, text in sources.items()})
 
 
 def _say(task_id: str, verdict: Verdict, *, as_json: bool) -> None:
@@ -114,4 +115,4 @@ def _say(task_id: str, verdict: Verdict, *, as_json: bool) -> None:
     counts = f"{verdict.num_passed} of {verdict.num_tests} hidden tests"
     typer.echo(f"{task_id}: {verdict.verdict} ({counts}, tier {verdict.tier}, {verdict.wall_ms:.0f} ms)")
     if verdict.verdict == "error":
-        typer.echo(f"no verdict: {verdict.why}", err=True)
+        typer.echo(f"{task_id}: no verdict: {verdict.why}", err=True)

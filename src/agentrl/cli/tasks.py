@@ -14,14 +14,16 @@ import typer
 from rich.console import Console
 
 from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli.lookup import DATA, Found, find_task
 from agentrl.errors import TaskError
-from agentrl.tasks.bugfix.taskset import LEVELS, VERSION, BugFix
+from agentrl.tasks.bugfix.taskset import LEVELS, BugFix
 from agentrl.types import Task
 
 HELP = """List, show, validate and export the tasks of the BugFix gym.
 
 The id of a task is bugfix-v1/LEVEL/SPLIT/INDEX, with the levels tiny, small, repo and the splits train, validation,
-test. Every task is generated anew from its id and proved by running it.
+test. Every such task is generated anew from its id and proved by running it. Tasks of HumanEvalFix, which can be shown
+and exported, are humanevalfix-v1/INDEX; --data says where they are.
 
 \b
 Examples:
@@ -29,12 +31,13 @@ Examples:
   agentrl tasks show bugfix-v1/tiny/test/0
   agentrl tasks validate --level tiny --n 200
   agentrl tasks export bugfix-v1/small/train/3 repair-me
+  agentrl tasks export humanevalfix-v1/12 repair-me --data humanevalpack.jsonl
 """
 
 LEVEL = typer.Option("tiny", metavar="LEVEL", help="tiny, small or repo.")
 SPLIT = typer.Option("train", metavar="SPLIT", help="train, validation or test.")
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
-TASK_ID = typer.Argument(..., metavar="ID", help="Such as bugfix-v1/tiny/train/0.")
+TASK_ID = typer.Argument(..., metavar="ID", help="Such as bugfix-v1/tiny/train/0, or humanevalfix-v1/12.")
 
 
 def register(app: typer.Typer) -> None:
@@ -64,9 +67,9 @@ def list_tasks(
         typer.echo(line)
 
 
-def show(task_id: str = TASK_ID, as_json: bool = AS_JSON) -> None:
+def show(task_id: str = TASK_ID, data: str = DATA, as_json: bool = AS_JSON) -> None:
     """Show a task as the agent gets it: messages, tools and files."""
-    task, _ = _task(task_id)
+    task = _found(task_id, data).task
     if as_json:
         typer.echo(json.dumps(_as_json(task)))
         return
@@ -98,14 +101,15 @@ def validate(
 def export(
     task_id: str = TASK_ID,
     folder: Path = typer.Argument(..., metavar="DIR", help="A folder that is new or empty."),
+    data: str = DATA,
     solution: bool = typer.Option(False, "--solution", help="Write the right program in place of the broken one."),
 ) -> None:
     """Write a task's files into a folder, to look at or to repair by hand."""
     with _writable(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder} is not an empty folder; nothing in it is overwritten, so choose another")
-    task, tasks = _task(task_id)
-    files = {**task.files, **(tasks.solution(task.id) if solution else {})}
+    found = _found(task_id, data)
+    task, files = found.task, {**found.task.files, **(found.solution if solution else {})}
     with _writable(folder):
         for name, text in files.items():
             path = folder / PurePosixPath(name)
@@ -139,19 +143,9 @@ def _all(tasks: BugFix) -> list[Task]:
     return [tasks[index] for index in range(len(tasks))]
 
 
-def _task(task_id: str) -> tuple[Task, BugFix]:
-    """A task by its id, and the set that knows its solution.
-
-    Raises:
-        BadInput: text that is no id of a task.
-    """
-    version, _, rest = task_id.partition("/")
-    level, _, rest = rest.partition("/")
-    split, _, index = rest.partition("/")
-    if version != VERSION or not (index.isascii() and index.isdecimal()):
-        raise BadInput(f"{task_id!r} is no task; write {VERSION}/LEVEL/SPLIT/INDEX, such as {VERSION}/tiny/train/0")
-    tasks = _generated(level, split, int(index) + 1)
-    return tasks[int(index)], tasks
+def _found(task_id: str, data: str) -> Found:
+    with bad_input_for(TaskError), Console(stderr=True).status(f"looking for {task_id}"):
+        return find_task(task_id, data)
 
 
 def _report(level: str, split: str, n: int) -> dict[str, Any]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import re
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +22,11 @@ from agentrl.engine.random import derive_seed
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.loop import Limits, ToolLoop
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.sandbox.base import Level
+from agentrl.sandbox.choose import choose
 from agentrl.sandbox.jobs import Limits as JobLimits
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.sandbox.pool import Pool
+from agentrl.sandbox.walls import memory
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tokens.samples import Objective
@@ -74,8 +76,15 @@ class RunContext:
     def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter) -> None:
         self.config, self.folder, self.reporter = config, folder, reporter
         self.progress = Progress()
-        self.pool = WorkerPool(
-            config.sandbox.workers, JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s)
+        required = Level[config.sandbox.require.upper()]
+        chosen = choose(require=required, allow_unsafe=config.sandbox.allow_unsafe)
+        self.sandbox = chosen.support.as_record()
+        folder.write_sandbox(self.sandbox)
+        reporter.note(f"sandbox: {self.sandbox['backend']}, level {self.sandbox['level']}")
+        self.pool = Pool(
+            chosen.backend,
+            size=config.sandbox.workers,
+            limits=JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s),
         )
         self.renderer = TinyRenderer()
         limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context)
@@ -95,13 +104,13 @@ class RunContext:
         self._orders: dict[tuple[int, int, str], list[int]] = {}
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the sandboxes."""
         self.resident_mib()
         self.pool.close()
 
     def resident_mib(self) -> float:
-        """Peak resident memory of the run, its sandbox workers included, in MiB; see the function `resident_mib`."""
-        self._resident_mib = max(self._resident_mib, resident_mib(self.pool.process_ids))
+        """Peak resident memory of the run, its sandboxes included, in MiB; see the function `resident_mib`."""
+        self._resident_mib = max(self._resident_mib, resident_mib())
         return self._resident_mib
 
     # Tasks.
@@ -322,26 +331,14 @@ def _parts(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tens
     return found
 
 
-def resident_mib(process_ids: Iterable[int] = ()) -> float:
-    """Peak resident memory in MiB: that of this process plus that of each of these others, as far as it can be read.
+def resident_mib() -> float:
+    """Resident memory in MiB: the peak of this process, and what those below it, such as sandboxes, hold now.
 
-    An upper bound of what they held together: their peaks need not coincide, and a page that several share is counted
-    in each. Not in it are the processes that they start themselves, such as the one of each sandboxed job, which
-    shares nearly all of its worker's pages. Where there is no /proc, only this process is counted.
+    A page that several of those share is counted once. Where there is no /proc, only this process is counted.
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     own = peak / 1024 if sys.platform != "darwin" else peak / 2**20
-    return own + sum(map(_peak_mib, process_ids))
-
-
-def _peak_mib(process_id: int) -> float:
-    """Peak resident memory of another process; 0.0 for one that has ended."""
-    try:
-        status = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
-    except OSError:
-        return 0.0
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    return own + memory.used_bytes(memory.descendants(os.getpid())[1:], enough=0) / 2**20
 
 
 def trained_on(trace: Trace, objective: Objective, advantage: Credit = None) -> Trace:

@@ -72,6 +72,7 @@ def summarize(run: RunContext) -> dict[str, Any]:
         "tokens_sampled": progress.tokens_sampled,
         "parameters": run.model.num_parameters,
         "resident_mib": run.resident_mib(),
+        "sandbox": {name: run.sandbox[name] for name in ("backend", "level")},
         "eval": {name: _plain(interval) for name, interval in measured.items()},
     }
 

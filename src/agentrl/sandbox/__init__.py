@@ -1,8 +1,8 @@
 """Untrusted programs run here, out of process: jobs in, results out."""
 
-from agentrl.sandbox.jobs import Batch, Calls, CaseOutcome, Job, JobResult, Limits, Outcome, Script, Suite
+from agentrl.sandbox.jobs import Batch, Calls, CaseOutcome, Job, JobResult, Limits, Outcome, Suite
+from agentrl.sandbox.pool import Pool, PoolStats
 from agentrl.sandbox.together import Runner, Together
-from agentrl.sandbox.worker import PoolStats, WorkerPool
 
 __all__ = [
     "Batch",
@@ -12,10 +12,9 @@ __all__ = [
     "JobResult",
     "Limits",
     "Outcome",
+    "Pool",
     "PoolStats",
     "Runner",
-    "Script",
     "Suite",
     "Together",
-    "WorkerPool",
 ]

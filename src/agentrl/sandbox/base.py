@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from agentrl.errors import SandboxError
 
 Network = Literal["none", "loopback"]
 Reason = Literal["time", "memory", "output", "disk", "processes"]
 """The limits for which a program is ended from outside."""
+
+
+class BoxFull(SandboxError):
+    """There is no room in a box for what was to be written. The box is well: reset it, or remove files in it."""
 
 
 class Level(IntEnum):
@@ -39,7 +43,8 @@ class BoxLimits:
     Args:
         wall_s: seconds by the clock that one program may run.
         cpu_s: seconds of processor time of one process.
-        memory_mib: memory of all processes.
+        memory_mib: memory of all processes. One process cannot exceed it; all together are looked at 20 times a second,
+            and what they can touch between two looks (some 60 MiB on two cores) comes on top.
         processes: processes and threads at a time.
         disk_mib: bytes in the workspace and in /tmp.
         files: files and folders in each of them.
@@ -141,6 +146,10 @@ class Channel(Protocol):
         """Exactly so many bytes. Raises EOFError when the program is gone before."""
         ...
 
+    def fileno(self) -> int:
+        """The descriptor of our end, a socket, for another process to talk through instead of us."""
+        ...
+
     async def close(self) -> Finished:
         """End the program, if it still runs, and say how it ended. Safe to call twice."""
         ...
@@ -178,7 +187,14 @@ class Box(Protocol):
         ...
 
     async def write(self, files: Mapping[str, bytes]) -> None:
-        """Put files into the workspace, following no link there. Raises SandboxError for a path outside."""
+        """Put files into the workspace. What stands in the way (a link, a folder) is removed, never followed.
+
+        Each file is either new as a whole or as it was.
+
+        Raises:
+            BoxFull: no room for one of them, because of ``disk_mib`` or ``files``; those before it are written.
+            SandboxError: a path outside; the box is closed, or was lost.
+        """
         ...
 
     async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> Mapping[str, bytes]:
@@ -218,6 +234,10 @@ class Support:
     works: bool
     features: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+
+    def as_record(self) -> dict[str, Any]:
+        """As plain data, for a run folder."""
+        return {**asdict(self), "level": self.level.name.lower()}
 
 
 class Backend(Protocol):

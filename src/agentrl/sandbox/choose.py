@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from agentrl.errors import SandboxError
@@ -57,7 +57,19 @@ def choose(*, require: Level = Level.NAMESPACES, name: str = "", allow_unsafe: b
     if name and name not in available:
         raise SandboxError(_no_such(name))
     wanted = {name: available[name]} if name else available
-    return pick(wanted, require=Level.NONE if allow_unsafe else require)
+    known = ((make, _found_out(each)) for each, make in wanted.items())
+    return _first(known, Level.NONE if allow_unsafe else require)
+
+
+_known: dict[str, Support] = {}
+
+
+def _found_out(name: str) -> Support:
+    """What this machine gives a backend. What has worked once is not tried again in the life of this process."""
+    found = _known.get(name) or {**WALLED, **UNSAFE}[name]().probe()
+    if found.works:
+        _known[name] = found
+    return found
 
 
 def pick(factories: Mapping[str, Factory], *, require: Level) -> Choice:
@@ -66,12 +78,14 @@ def pick(factories: Mapping[str, Factory], *, require: Level) -> Choice:
     Raises:
         SandboxError: none is, with the reason of each.
     """
+    return _first(((make, make().probe()) for make in factories.values()), require)
+
+
+def _first(known: Iterable[tuple[Factory, Support]], require: Level) -> Choice:
     refused = []
-    for make in factories.values():
-        backend = make()
-        support = backend.probe()
+    for make, support in known:
         if support.works and support.level >= require:
-            return Choice(backend, support)
+            return Choice(make(), support)
         refused.append(reason(support))
     raise SandboxError(_refusal(require, refused))
 

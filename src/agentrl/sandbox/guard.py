@@ -22,6 +22,7 @@ from typing import NoReturn
 from agentrl.sandbox import tally
 from agentrl.sandbox.orders import (
     CHANNEL_FD,
+    ENDED,
     FILTER_FD,
     MARKER_FD,
     NOT_FOUND,
@@ -37,6 +38,8 @@ from agentrl.sandbox.watch import Watch
 
 _END_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
+_SHELL_ADDS = 128
+_UNSAID = (signal.SIGINT, signal.SIGPIPE)
 
 
 def run_guard(order: Order, walls: Walls, streams: Streams, folders: Sequence[str], *, watch_disk: bool) -> NoReturn:
@@ -68,7 +71,7 @@ def run_guard(order: Order, walls: Walls, streams: Streams, folders: Sequence[st
     report = Report(killed_for=watched.until_it_ends())
     ended = tally.end_all(_END_S, by_signal=confined)
     report.wall_s = time.monotonic() - begin
-    _fill(report, {**(ended or {}), **watched.ended}.get(program), _marked(marker))
+    _fill(report, {**(ended or {}), **watched.ended}.get(program), _marked(marker), by_shell=walls.by_bubblewrap)
     if ended is None:
         report.fault = "some of its processes could not be ended"
     elif watched.orphaned:
@@ -114,7 +117,7 @@ def _confine_signals(keeper: int) -> bool:
     return tally.walled_in(keeper)
 
 
-def _fill(report: Report, status: int | None, marked: bytes) -> None:
+def _fill(report: Report, status: int | None, marked: bytes, *, by_shell: bool) -> None:
     """Say how the program ended, from its wait status and from what it wrote to the marker before it ran."""
     report.started = marked.startswith(STARTED)
     if not report.started:
@@ -124,9 +127,25 @@ def _fill(report: Report, status: int | None, marked: bytes) -> None:
     elif os.WIFSIGNALED(status):
         report.signal = os.WTERMSIG(status)
     else:
-        report.status = os.WEXITSTATUS(status)
+        number = os.WEXITSTATUS(status)
+        if by_shell and _was_signal(number, marked):
+            report.signal = number - _SHELL_ADDS
+        else:
+            report.status = number
     if report.signal == signal.SIGXCPU:
         report.killed_for = "time"
+
+
+def _was_signal(status: int, marked: bytes) -> bool:
+    """Whether an exit status that came through a shell stands for a signal.
+
+    The shell says so on the marker, between the start and the end, except of the two signals that users send; and when
+    it was ended itself it does not come to the end.
+    """
+    if not _SHELL_ADDS < status <= _SHELL_ADDS + signal.SIGRTMAX:
+        return False
+    said = marked.removeprefix(STARTED)
+    return said != ENDED or status - _SHELL_ADDS in _UNSAID
 
 
 def _become(order: Order, walls: Walls, streams: Streams, folders: Sequence[str], marker: int) -> NoReturn:

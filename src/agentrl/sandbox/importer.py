@@ -1,4 +1,4 @@
-"""Import a job's files from memory. Standard library only; used in the forked child."""
+"""Import a job's files from memory. Standard library only; used inside of a box."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 
 from agentrl.sandbox import asserts
-from agentrl.sandbox.programs import Code
 
 
 class MemoryImporter:
@@ -18,16 +17,17 @@ class MemoryImporter:
 
     Args:
         files: path to text.
-        codes: path to what the worker made of the text already.
         rewritten: the paths of test files, whose asserts are made to tell what they compared.
+        compiled: the code of files that were compiled already, by path.
     """
 
-    def __init__(self, files: dict[str, str], codes: Mapping[str, Code], rewritten: frozenset[str]) -> None:
+    def __init__(
+        self, files: dict[str, str], rewritten: frozenset[str], compiled: Mapping[str, types.CodeType] | None = None
+    ) -> None:
         self.files = files
-        self.codes = codes
         self.rewritten = rewritten
         self.hidden: dict[str, types.ModuleType] = {}
-        self.compiled: dict[str, types.CodeType] = {}
+        self.compiled = dict(compiled or {})
 
     def install(self) -> None:
         """Put the files first on the import path; a standard module of the same name gives way to them."""
@@ -101,10 +101,7 @@ class MemoryImporter:
 
     def code(self, path: str) -> types.CodeType:
         """The code of a file. Raises its SyntaxError."""
-        code = self.codes.get(path)
-        if isinstance(code, SyntaxError):
-            raise code
-        code = code or self.compiled.get(path)
+        code = self.compiled.get(path)
         if code is None:
             code = self.compiled[path] = self.compile(path)
         return code

@@ -93,14 +93,16 @@ def with_python(argv: tuple[str, ...]) -> tuple[str, ...]:
     return (sys.executable, *argv[1:]) if argv[0] == "python" else argv
 
 
-def filter_for(spec: Spec) -> str:
-    """The system call filter of a box, in base64.
+def filter_for(spec: Spec, *, among_own_files: bool = False) -> str:
+    """The system call filter of a box, in base64; see `seccomp.program`.
 
     Raises:
         SandboxError: there is none for this processor.
     """
     try:
-        return base64.b64encode(seccomp.program(sockets=spec.network == "loopback")).decode()
+        return base64.b64encode(
+            seccomp.program(sockets=spec.network == "loopback", among_own_files=among_own_files)
+        ).decode()
     except OSError as error:
         raise SandboxError(f"no system call filter: {error.strerror}") from error
 

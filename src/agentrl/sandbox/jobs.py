@@ -64,14 +64,6 @@ class Suite:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
-    """Execute ``source`` in a namespace that holds everything from ``module``."""
-
-    module: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Batch:
     """Several jobs that make calls or run tests, one after another in one process; modules are fresh in each.
 
@@ -87,7 +79,7 @@ class Job:
     """One program (path -> text, importable from its root) and what to do with it. A batch has no files of its own."""
 
     files: Mapping[str, str]
-    run: Calls | Suite | Script | Batch
+    run: Calls | Suite | Batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,8 +159,6 @@ def _body(job: Job) -> dict[str, Any]:
             if missing:
                 raise TaskError(f"test file {missing[0]!r} is not among the files: {', '.join(job.files)}")
             body |= {"kind": "suite", "paths": list(paths)}
-        case Script(module=module, source=source):
-            body |= {"kind": "script", "module": module, "source": source}
         case Batch(parts=parts):
             other = next((part.run for part in parts if not isinstance(part.run, Calls | Suite)), None)
             if other is not None:

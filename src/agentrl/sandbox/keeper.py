@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -48,7 +49,6 @@ class Outfit:
         walls: what is put around each program, given its folders.
         command: what the keeper starts for a program, and its environment, from the folders, the program with its
             arguments, the variables that the user adds, and the folder that it starts in.
-        exit_status_of_shell: the program is started by one that reports a signal as a shell does, by 128 more.
         release: give back what was taken for the box.
     """
 
@@ -56,7 +56,6 @@ class Outfit:
     plan: Callable[[str], Plan]
     walls: Callable[[Folders], Walls]
     command: Callable[[Folders, tuple[str, ...], Mapping[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
-    exit_status_of_shell: bool = False
     release: Callable[[], None] = lambda: None
 
 
@@ -71,15 +70,15 @@ class Keeper:
     folders: list[Workspace]
 
     @classmethod
-    async def start(cls, outfit: Outfit) -> Keeper:
-        """Start the process and wait until its folders are made. It belongs to the box from then on.
+    async def start(cls, outfit: Outfit, spare: Spare) -> Keeper:
+        """Take a process and wait until its folders are made. It belongs to the box from then on.
 
         Raises:
             SandboxError: it cannot, with its reason; nothing is left of it.
         """
         try:
             home = os.path.realpath(tempfile.mkdtemp(prefix=f"agentrl-box-{os.getpid()}-"))
-            process, link = _spawn()
+            process, link = spare.take()
         except OSError as error:
             raise SandboxError(f"a box's keeper cannot be started: {error}") from error
         plan, walls = outfit.plan(home), outfit.walls(inside(home))
@@ -88,7 +87,8 @@ class Keeper:
             keeper.tell({"plan": dataclasses.asdict(plan), "walls": dataclasses.asdict(walls)})
             text, handed = await _receive(link)
             keeper.ready = parse(Ready, json.loads(text or b'{"fault": "the keeper ended"}'))
-            keeper.folders = [Workspace(fd=fd, owner=plan.user) for fd in handed]
+            keeper.folders = [Workspace(fd=fd, owner=plan.user) for fd in handed[:-1]]
+            keeper.folders += [Workspace(fd=fd, owner=plan.user, kept=keeper.ready.kept) for fd in handed[-1:]]
             keeper.check()
         except BaseException as error:
             await keeper.close()
@@ -130,13 +130,61 @@ class Keeper:
         await asyncio.shield(asyncio.to_thread(self._end))
 
     def _end(self) -> None:
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        _wait_or_kill(self.process)
         if os.path.exists(self.home):
             shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Spare:
+    """A process that waits to be the keeper of the next box: most of a start is that of its interpreter."""
+
+    def __init__(self) -> None:
+        self._waiting: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._taken = 0
+        self._maker = os.getpid()
+
+    def take(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """The one that waits, or a new one.
+
+        Raises:
+            OSError: none can be started.
+        """
+        self._taken += 1
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting[0].poll() is None:
+            return waiting
+        if waiting is not None:
+            waiting[1].close()
+        return _spawn()
+
+    def refill(self) -> None:
+        """Have one wait again, once there were two boxes: who starts two will start more."""
+        if self._taken > 1 and self._waiting is None:
+            with contextlib.suppress(OSError):  # the next start says so, should it fail as well
+                self._waiting = _spawn()
+
+    def close(self) -> None:
+        """End the one that waits. Safe to call twice."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or os.getpid() != self._maker:  # a forked child has no say in it
+            return
+        process, link = waiting
+        with link, contextlib.suppress(OSError):
+            link.shutdown(socket.SHUT_RDWR)
+        _wait_or_kill(process)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The one that waits, if one does."""
+        return () if self._waiting is None else (self._waiting[0].pid,)
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -32,7 +32,7 @@ that is shared by name."""
 _RECURSIVE, _PRIVATE = 16384, 1 << 18
 _END_S = 10.0
 _MOST_DESCRIPTORS = 8
-_SHARED_MEMORY = ("/dev/shm",)
+_SHARED = "/dev/shm"
 _STREAMS = ("stdin", "stdout", "stderr", "control", "channel")  # in the order in which they are handed over
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -74,12 +74,14 @@ class Ready:
         bounded: whether a file system bounds the folders.
         own_shared_memory: whether memory shared by name is the box's own.
         closed: those of ``visible`` that the user of the box cannot reach.
+        kept: names in the last folder that lead to those of ``visible`` that it covers.
     """
 
     fault: str = ""
     bounded: bool = False
     own_shared_memory: bool = False
     closed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def main(number: int) -> NoReturn:
@@ -88,7 +90,10 @@ def main(number: int) -> NoReturn:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1, step="subreaper")
-    texts, _ = _take(link)
+    try:
+        texts, _ = _take(link)
+    except EOFError:  # there was no box to keep
+        os._exit(0)
     plan = parse(Plan, texts["plan"])
     try:
         ready, folders = _prepare(plan)
@@ -139,7 +144,7 @@ def _answer(link: socket.socket, ready: Ready, folders: Sequence[int]) -> None:
 def _serve(link: socket.socket, walls: Walls, plan: Plan, ready: Ready) -> None:
     """Fork a guard for each order until the other side is gone."""
     life, ours = os.pipe()
-    more = _SHARED_MEMORY if ready.own_shared_memory else ()
+    more = (_SHARED,) if ready.own_shared_memory else ()
     uncounted = walls.uncounted + _threads_of_ours(plan)
     walls = dataclasses.replace(walls, uncounted=uncounted, writable=(*walls.writable, *more))
     folders = [os.path.join(plan.home, name) for name in FOLDERS]
@@ -194,11 +199,12 @@ def _prepare(plan: Plan) -> tuple[Ready, list[int]]:
             for path in plan.hidden:
                 mounts.mount_memory(path, mib=1, options=mounts.READ_ONLY)
         folders = [_make_folder(plan, name, bounded=private) for name in FOLDERS]
-        own_shared_memory = private and _show_shared_memory(plan)
+        closed = () if plan.user is None else tuple(path for path in plan.visible if closed_above(path))
+        own_shared_memory = private and _show_shared_memory(plan)  # from then on only the box's user may pass there
     except OSError as error:
         return Ready(fault=f"cannot prepare a box: {error.strerror}"), []
-    closed = () if plan.user is None else tuple(path for path in plan.visible if closed_above(path))
-    return Ready(bounded=private, own_shared_memory=own_shared_memory, closed=closed), folders
+    kept = tuple(map(os.path.basename, mounts.mount_points(plan.visible, below=_SHARED))) if own_shared_memory else ()
+    return Ready(bounded=private, own_shared_memory=own_shared_memory, closed=closed, kept=kept), folders
 
 
 def _have_network(plan: Plan) -> None:
@@ -301,10 +307,13 @@ def _make_folder(plan: Plan, name: str, *, bounded: bool) -> int:
 
 def _show_shared_memory(plan: Plan) -> bool:
     """Put the box's folder for shared memory where programs look for it; whether that place exists."""
-    (place,) = _SHARED_MEMORY
-    if not os.path.isdir(place) or plan.home.startswith(f"{place}/"):
+    if not os.path.isdir(_SHARED) or plan.home.startswith(f"{_SHARED}/"):
         return False
-    mounts.bind(os.path.join(plan.home, FOLDERS[-1]), place)
+    covered = mounts.hold(plan.visible, below=_SHARED)
+    mounts.bind(os.path.join(plan.home, FOLDERS[-1]), _SHARED)
+    mounts.show_held(covered, below=_SHARED)
+    for folder in covered:
+        os.close(folder.place)
     return True
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import signal
 import socket
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox.admission import Admission
-from agentrl.sandbox.base import Finished, Level, Spec, check_path
-from agentrl.sandbox.keeper import Keeper, Outfit, inside
+from agentrl.sandbox.base import BoxFull, Finished, Level, Spec, check_path
+from agentrl.sandbox.keeper import Keeper, Outfit, Spare, inside
 from agentrl.sandbox.orders import Order
 from agentrl.sandbox.runner import Ends, Program, ProgramChannel
+from agentrl.sandbox.watch import used_disk
 from agentrl.sandbox.workspace import Workspace
 
 
@@ -23,7 +24,7 @@ class KeptBackend:
 
     Args:
         max_boxes: boxes at a time; a start beyond waits for one to close.
-        max_running: programs that run at a time; four for each processor by default.
+        max_running: programs that run at a time, those with a channel not counted; four for each processor by default.
         wait_s: how long one waits for either, at most.
 
     Raises:
@@ -37,11 +38,19 @@ class KeptBackend:
         self._programs = Admission(max_running or 4 * (os.cpu_count() or 1), wait_s, "programs that run")
         self._open: set[KeptBox] = set()
         self._closed = False
+        self._spare = Spare()
+        self._end_spare = weakref.finalize(self, self._spare.close)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The process that waits for the next box, if there is one."""
+        return self._spare.process_ids
 
     async def close(self) -> None:
         """End every box that is open. Safe to call twice."""
         self._closed = True
         await asyncio.gather(*(box.close() for box in tuple(self._open)))
+        await asyncio.to_thread(self._end_spare)
 
     async def _start(self, spec: Spec, outfit: Outfit) -> KeptBox:
         """A box with the files of ``spec``, or nothing left of it.
@@ -57,7 +66,9 @@ class KeptBackend:
             outfit.release()
             raise
         try:
-            keeper = await Keeper.start(outfit)
+            keeper = await Keeper.start(outfit, self._spare)
+            if not self._closed:
+                self._spare.refill()
         except BaseException:
             outfit.release()
             self._boxes.leave()
@@ -107,15 +118,17 @@ class KeptBox:
         wall_s: float | None = None,
     ) -> Finished:
         """Run a program to its end; see `Box`."""
-        program = await self._start(argv, env or {}, cwd, wall_s, stdin=stdin)
-        return await self._end_of(program)
+        self._workspace()
+        order = self._order(argv, env or {}, cwd, wall_s)
+        async with self._programs:
+            return await self._end_of(self._start(order, stdin, None))
 
     async def channel(self, argv: Sequence[str], *, wall_s: float | None = None) -> ProgramChannel:
         """Start a program that talks with us; see `Box`."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                program = await self._start(argv, {}, "", wall_s, channel=(ours, theirs))
+                program = self._start(self._order(argv, {}, "", wall_s), b"", (ours, theirs))
             except BaseException:
                 ours.close()
                 raise
@@ -123,7 +136,10 @@ class KeptBox:
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         """Put files into the workspace; see `Box`."""
-        self._workspace().write(files)
+        workspace = self._workspace()
+        if not self._keeper.ready.bounded:
+            self._check_room(files)
+        workspace.write(files)
 
     async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> Mapping[str, bytes]:
         """The contents of regular files; see `Box`."""
@@ -138,7 +154,7 @@ class KeptBox:
         await asyncio.gather(*(program.told() for program in running), return_exceptions=True)
         for folder in self._keeper.folders:
             folder.clear()
-        self._workspace().write(self._spec.files)
+        await self.write(self._spec.files)
 
     async def close(self) -> None:
         """End every process of the box and remove what it wrote. Safe to call twice."""
@@ -157,29 +173,16 @@ class KeptBox:
             raise SandboxError(f"the keeper of this box ({self._keeper.process.pid}) was lost; start another box")
         return self._keeper.folders[0]
 
-    async def _start(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str,
-        wall_s: float | None,
-        *,
-        stdin: bytes = b"",
-        channel: tuple[socket.socket, socket.socket] | None = None,
-    ) -> Program:
-        self._workspace()
-        order = self._order(argv, env, cwd, wall_s)
-        await self._programs.enter()
-        try:
-            program = self._hand_over(order, stdin, channel)
-        except BaseException:
-            self._programs.leave()
-            raise
-        self._running.add(program)
-        return program
+    def _check_room(self, files: Mapping[str, bytes]) -> None:
+        """As a file system would, where none bounds the workspace."""
+        limits = self._spec.limits
+        used = used_disk(inside(self._keeper.home)[0], most=limits.files - len(files))
+        if used + sum(map(len, files.values())) > limits.disk_mib << 20:
+            bounds = f"{limits.disk_mib} MiB in {limits.files} files"
+            raise BoxFull(f"cannot write {', '.join(files)[:200]}: the workspace is full ({bounds})")
 
-    def _hand_over(self, order: Order, stdin: bytes, channel: tuple[socket.socket, socket.socket] | None) -> Program:
-        self._workspace()  # again, after the wait
+    def _start(self, order: Order, stdin: bytes, channel: tuple[socket.socket, socket.socket] | None) -> Program:
+        self._workspace()
         try:
             ends = Ends.open(channel and channel[1])
         except OSError as error:
@@ -198,6 +201,7 @@ class KeptBox:
             raise SandboxError(f"the keeper of this box takes no more programs: {error.strerror}") from error
         finally:
             ends.close_theirs()
+        self._running.add(program)
         return program
 
     def _order(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, wall_s: float | None) -> Order:
@@ -232,19 +236,8 @@ class KeptBox:
         if report.fault or not (report.started or ended_by_us):  # the end may come before the start
             said = report.fault or finished.stderr.decode(errors="replace").strip()
             raise SandboxError(f"a program could not be run in the box: {said}")
-        return _as_signal(finished) if self.outfit.exit_status_of_shell else finished
+        return finished
 
     def _let_go(self, program: Program) -> None:
         program.close()
-        if program in self._running:
-            self._running.remove(program)
-            self._programs.leave()
-
-
-def _as_signal(finished: Finished) -> Finished:
-    """The same, with an exit status as shells make it of a signal taken for that signal."""
-    if finished.status is None or not 128 < finished.status <= 128 + signal.SIGRTMAX:
-        return finished
-    number = finished.status - 128
-    killed_for = finished.killed_for or ("time" if number == signal.SIGXCPU else None)
-    return dataclasses.replace(finished, status=None, signal=number, killed_for=killed_for)
+        self._running.discard(program)

@@ -2,7 +2,7 @@
 
 Landlock keeps programs from files, sockets and processes that are not theirs, a filter from dangerous system calls,
 and as root each box has a user of its own that owns nothing. What is left open without root: programs can see that
-files exist, and can change the mode and the times of files of their own user.
+files exist, can take rights from files of their own user (and give the right to read to others), and set their times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentrl.sandbox.keeper import Folders, Outfit
 from agentrl.sandbox.keeper_main import Plan
 from agentrl.sandbox.kept_box import KeptBackend
 from agentrl.sandbox.orders import Walls
-from agentrl.sandbox.walls import landlock
+from agentrl.sandbox.walls import landlock, mounts
 from agentrl.sandbox.zygote_root import python_trees
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -45,13 +45,15 @@ class LandlockBackend(KeptBackend):
         Raises:
             SandboxError: it cannot be had, with the reason and the remedy.
         """
-        return await self._start(spec, _outfit(spec, filter_for(spec), User.for_root()))
+        filter_ = filter_for(spec, among_own_files=os.geteuid() != 0)
+        return await self._start(spec, _outfit(spec, filter_, User.for_root()))
 
 
 def _missing(version: int) -> list[str]:
     missing = ["namespaces: programs can find out which files and processes the machine has"]
     if os.geteuid() != 0:
-        missing.append("a user of its own: programs can change the mode of your files; run as root to have one")
+        lost = "programs can make your files unreadable, or readable to other users, and set their times"
+        missing.append(f"a user of its own: {lost}; run as root to have one")
         missing += [f"a cover for {path}: programs can read how tasks are made" for path in own_package()]
         missing.append("a bounded disk: files are added up now and then; run as root to have one")
     if version < _SIGNALS_SINCE:
@@ -72,7 +74,7 @@ def _outfit(spec: Spec, filter_: str, user: User | None) -> Outfit:
             visible=tuple(python_trees()),
             hidden=own_package(),
             disk_mib=spec.limits.disk_mib,
-            files=spec.limits.files,
+            files=spec.limits.files + len(mounts.mount_points(python_trees(), below="/dev/shm")),
         )
 
     def walls(folders: Folders) -> Walls:

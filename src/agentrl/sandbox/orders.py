@@ -9,6 +9,9 @@ from agentrl.sandbox.base import Reason
 STARTED = b"started\n"
 """Written to the marker when all walls are up, right before the program runs."""
 
+ENDED = b"ended\n"
+"""Written to the marker by the shell that starts a program in bubblewrap, when the program has ended."""
+
 CHANNEL_FD, MARKER_FD, FILTER_FD = 3, 4, 5
 """Where a program has its channel; where bubblewrap has the marker and the system call filter."""
 

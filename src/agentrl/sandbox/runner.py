@@ -248,6 +248,10 @@ class ProgramChannel:
             received += part
         return bytes(received)
 
+    def fileno(self) -> int:
+        """As `Channel.fileno`."""
+        return self._socket.fileno()
+
     async def close(self) -> Finished:
         """End the program, if it still runs, and say how it ended. Safe to call twice.
 

@@ -46,6 +46,7 @@ class Watch:
     def __post_init__(self) -> None:
         self.ended: dict[int, int] = {}
         self.orphaned = False
+        self._buffers = memory.Buffers()
 
     def until_it_ends(self) -> Reason | None:
         """Wait for the program, or for a reason to end it, which is returned."""
@@ -77,7 +78,7 @@ class Watch:
         """The limit that is exceeded now, if one is."""
         below = self._of_the_program()
         most = self.order.memory_mib * _MIB
-        buffered = memory.buffered_bytes(below)
+        buffered = self._buffers.most_bytes(below)
         if buffered + memory.used_bytes(below, most - buffered) > most:
             return "memory"
         if tally.threads(below) > self.order.processes + 8:
@@ -87,7 +88,7 @@ class Watch:
         return None
 
     def _of_the_program(self) -> list[int]:
-        """Its processes, without the two of bubblewrap (outside and inside), which hide what they hold."""
+        """Its processes, without bubblewrap and the shell inside, which hide what they hold and are out of reach."""
         below = tally.below()
         if not self.walls.by_bubblewrap:
             return below

@@ -6,6 +6,7 @@ look can lead outside. Standard library only: the process that keeps a box uses 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agentrl.errors import SandboxError
-from agentrl.sandbox.base import check_path
+from agentrl.sandbox.base import BoxFull, check_path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = ".agentrl-new"
 
 
@@ -28,16 +30,19 @@ class Workspace:
     Args:
         fd: the open folder.
         owner: user and group that files are given to, or None to leave them as they are.
+        kept: names in it that `clear` leaves, because something is mounted there for the box.
     """
 
     fd: int
     owner: tuple[int, int] | None = None
+    kept: tuple[str, ...] = ()
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Put files in. What stands in the way (a link, a device, a folder of that name) is removed, never followed.
 
         Raises:
-            SandboxError: a path outside, or the folder takes no more.
+            BoxFull: no room.
+            SandboxError: a path outside, or another refusal.
         """
         for path in files:
             check_path(path)
@@ -45,6 +50,8 @@ class Workspace:
             try:
                 self._write(path.split("/"), content)
             except OSError as error:
+                if error.errno in _NO_ROOM:
+                    raise BoxFull(f"cannot write {path!r}: the workspace is full ({error.strerror})") from error
                 raise SandboxError(f"cannot write {path!r} into the workspace: {error.strerror}") from error
 
     def read(self, paths: Sequence[str], *, max_bytes: int) -> dict[str, bytes]:
@@ -77,7 +84,7 @@ class Workspace:
             SandboxError: something cannot be removed.
         """
         try:
-            empty(self.fd)
+            empty(self.fd, kept=self.kept)
         except OSError as error:
             raise SandboxError(f"cannot empty the workspace: {error.strerror}") from error
 
@@ -88,18 +95,21 @@ class Workspace:
     def _write(self, parts: Sequence[str], content: bytes) -> None:
         with self._folder(parts[:-1], make=True) as folder:
             _remove(folder, _TEMPORARY)
-            fd = os.open(_TEMPORARY, _NEW, 0o644, dir_fd=folder)
             try:
-                _write_all(fd, content)
-                if self.owner is not None:
-                    os.fchown(fd, *self.owner)
-            finally:
-                os.close(fd)
-            try:
-                os.replace(_TEMPORARY, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
-            except (IsADirectoryError, NotADirectoryError):
-                _remove(folder, parts[-1])
-                os.replace(_TEMPORARY, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+                self._write_new(folder, content)
+                _put_in_place(folder, parts[-1])
+            except OSError:
+                _remove(folder, _TEMPORARY)
+                raise
+
+    def _write_new(self, folder: int, content: bytes) -> None:
+        fd = os.open(_TEMPORARY, _NEW, 0o644, dir_fd=folder)
+        try:
+            _write_all(fd, content)
+            if self.owner is not None:
+                os.fchown(fd, *self.owner)
+        finally:
+            os.close(fd)
 
     def _read(self, parts: Sequence[str], max_bytes: int) -> bytes | None:
         try:
@@ -148,15 +158,17 @@ class Workspace:
             os.chown(name, *self.owner, dir_fd=folder, follow_symlinks=False)
 
 
-def empty(top: int) -> None:
+def empty(top: int, *, kept: tuple[str, ...] = ()) -> None:
     """Remove everything in the folder that this descriptor is of, however deep it is, without following a link.
+
+    Names in ``kept`` stay.
 
     Folders in folders are moved up to the top first, so that no depth costs a descriptor or a frame.
 
     Raises:
         OSError: something cannot be removed.
     """
-    while names := os.listdir(top):
+    while names := [name for name in os.listdir(top) if name not in kept]:
         for name in names:
             if _unlinked(top, name):
                 continue
@@ -186,6 +198,15 @@ def _remove(folder: int, name: str) -> None:
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=folder)
+
+
+def _put_in_place(folder: int, name: str) -> None:
+    """Give the new file its name, whatever has it now."""
+    try:
+        os.replace(_TEMPORARY, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except (IsADirectoryError, NotADirectoryError):
+        _remove(folder, name)
+        os.replace(_TEMPORARY, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _unlinked(folder: int, name: str) -> bool:

@@ -53,6 +53,7 @@ class ZygoteBackend:
         max_running: how many programs may run at a time, those with a channel not counted; the next waits, its clock
             not yet running. By default four for each processor.
         wait_s: how long a start or a program may wait for its turn.
+        recycle_after: boxes that one fork server makes; then a new one takes its place, and it ends with its last box.
 
     Raises:
         SandboxError: a number that is not positive.
@@ -60,14 +61,26 @@ class ZygoteBackend:
 
     name = "zygote"
 
-    def __init__(self, *, max_boxes: int = 256, max_running: int | None = None, wait_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_boxes: int = 256,
+        max_running: int | None = None,
+        wait_s: float = 600.0,
+        recycle_after: int = 10_000,
+    ) -> None:
+        if recycle_after < 1:
+            raise SandboxError(f"recycle_after is {recycle_after}; a fork server makes at least 1 box")
         self.running = Admission(max_running or 4 * (os.cpu_count() or 1), wait_s, "programs that run")
         self._boxes = Admission(max_boxes, wait_s, "zygote boxes")
         self._server: _Server | None = None
         self._starting = Admission(1, wait_s, "starts of the zygote")
-        self._open: set[ZygoteBox] = set()
+        self._recycle_after = recycle_after
+        self._open: dict[ZygoteBox, _Server] = {}
+        self._retired: set[_Server] = set()
         self._closed = False
         self.restarts = 0
+        """How often the fork server was lost and another one was started."""
 
     def probe(self) -> Support:
         """As `Backend.probe`: makes a box and runs a program in it."""
@@ -92,9 +105,8 @@ class ZygoteBackend:
         """As `Backend.close`."""
         self._closed = True
         await asyncio.gather(*(box.close() for box in tuple(self._open)))
-        if self._server is not None:
-            server, self._server = self._server, None
-            await asyncio.to_thread(server.close)
+        self._retire()
+        await self._end_retired()
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -104,8 +116,13 @@ class ZygoteBackend:
     def forget(self, box: ZygoteBox) -> None:
         """A box was closed or lost; its place is free."""
         if box in self._open:
-            self._open.remove(box)
+            self._leave(self._open.pop(box))
             self._boxes.leave()
+
+    def _leave(self, server: _Server) -> None:
+        server.users -= 1
+        if server in self._retired and server.users == 0:
+            server.end()
 
     async def _start(self, spec: Spec) -> ZygoteBox:
         server = await self.warm_server()
@@ -116,16 +133,18 @@ class ZygoteBackend:
             except OSError as error:
                 ours.close()
                 raise _ServerLost(f"the zygote was lost: {error.strerror}") from error
+        server.users += 1
         ours.setblocking(False)
         box = ZygoteBox(self, ours, spec)
         try:
             await box.open(_START_S)
         except BaseException as error:
             box.abandon("the box could not be started")
+            self._leave(server)
             if isinstance(error, SandboxError) and server.lost:
                 raise _ServerLost(str(error)) from error
             raise
-        self._open.add(box)
+        self._open[box] = server
         if box.ended:
             self.forget(box)
         return box
@@ -137,8 +156,10 @@ class ZygoteBackend:
                 raise SandboxError("the zygote backend is closed; make a new one")
             if self._server is not None and self._server.lost:
                 self.restarts += 1
-                lost, self._server = self._server, None
-                await asyncio.to_thread(lost.close)
+                self._retire()
+            elif self._server is not None and self._server.made >= self._recycle_after:
+                self._retire()
+            await self._end_retired()
             if self._server is None:
                 server = _Server()
                 try:
@@ -151,6 +172,18 @@ class ZygoteBackend:
                 self._server = server
             return self._server
 
+    def _retire(self) -> None:
+        if self._server is not None:
+            self._retired.add(self._server)
+            self._server = None
+
+    async def _end_retired(self) -> None:
+        """End the fork servers that are lost or have no box left."""
+        over = {server for server in self._retired if server.lost or server.users == 0}
+        self._retired -= over
+        for server in over:
+            await asyncio.to_thread(server.close)
+
 
 class _ServerLost(SandboxError):
     """The fork server had ended before it could make a box."""
@@ -161,6 +194,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.landlock, self.sees_children = 0, False
+        self.made, self.users = 0, 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             boot = _BOOT.format(package=str(_HERE.parent), folder=str(_HERE), control=theirs.fileno())
@@ -215,14 +249,20 @@ class _Server:
             "limits": dataclasses.asdict(spec.limits),
             "network": spec.network,
             "python": sys.executable,
+            "trees": zygote_root.python_trees(),
             "environment": zygote_root.environment(),
         }
         socket.send_fds(self._control, [json.dumps(asked).encode()], [connection.fileno()])
+        self.made += 1
 
-    def close(self) -> None:
-        """End it, and with it every box. Safe to call twice."""
+    def end(self) -> None:
+        """Have it end, and with it every box."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # also where a forked child of ours holds a copy
+
+    def close(self) -> None:
+        """End it, and with it every box, and wait until it has. Safe to call twice."""
+        self.end()
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_CLOSE_S)

@@ -14,12 +14,16 @@ import socket
 import time
 from typing import Any
 
-from agentrl.sandbox.walls import beneath, capabilities, kernel, landlock, mounts, namespaces
+from agentrl.errors import SandboxError
+from agentrl.sandbox.base import BoxFull
+from agentrl.sandbox.walls import capabilities, kernel, landlock, mounts, namespaces
+from agentrl.sandbox.workspace import Workspace
 from agentrl.sandbox.zygote_frames import Line, pack_files, unpack_files
 from agentrl.sandbox.zygote_watch import Running
 
 WORKSPACE = "/workspace"
-_WRITABLE = (WORKSPACE, "/tmp", "/dev")
+_TEMPORARY = "/tmp"
+_WRITABLE = (WORKSPACE, _TEMPORARY, "/dev")
 
 
 def keep(connection: socket.socket, request: dict[str, Any], filters: dict[str, bytes]) -> None:
@@ -60,6 +64,8 @@ class Keeper:
             namespaces.raise_loopback()
         self.folder = -1
         self.rules = -1
+        self.trees = request["trees"]
+        self.held = {place: mounts.hold(self.trees, below=place) for place in (WORKSPACE, _TEMPORARY)}
         self._mount()
 
     def answer(self, head: dict[str, Any], body: bytes, descriptors: list[int]) -> None:
@@ -70,8 +76,11 @@ class Keeper:
             self._do_with_files(head, body)
 
     def _mount(self) -> None:
-        for target, mode in ((WORKSPACE, "0755"), ("/tmp", "1777")):
-            mounts.mount_memory(target, mib=self.limits["disk_mib"], files=self.limits["files"], mode=mode)
+        for target, mode in ((WORKSPACE, "0755"), (_TEMPORARY, "1777")):
+            held = self.held[target]
+            files = self.limits["files"] + len(mounts.mount_points(self.trees, below=target))
+            mounts.mount_memory(target, mib=self.limits["disk_mib"], files=files, mode=mode)
+            mounts.show_held(held, below=target)
         self.folder = os.open(WORKSPACE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.rules = self._rules()
 
@@ -84,7 +93,7 @@ class Keeper:
     def _reset(self) -> None:
         os.close(self.folder)
         os.close(self.rules)
-        for target in (WORKSPACE, "/tmp"):
+        for target in (WORKSPACE, _TEMPORARY):
             mounts.unmount(target)
         self._mount()
 
@@ -96,17 +105,14 @@ class Keeper:
         try:
             if head["do"] == "reset":
                 self._reset()
-            for path, data in unpack_files(head["files"], body).items():
-                beneath.write_file(self.folder, path, data)
-        except OSError as error:
-            full = f"; the box holds {self.limits['disk_mib']} MiB in {self.limits['files']} files"
-            self.line.send({"error": f"{error.strerror or error}{full if beneath.is_full(error) else ''}"})
+            Workspace(fd=self.folder).write(unpack_files(head["files"], body))
+        except (OSError, SandboxError) as error:
+            self.line.send({"error": str(error), "full": isinstance(error, BoxFull)})
         else:
             self.line.send({"done": True})
 
     def _send_files(self, paths: list[str], max_bytes: int) -> None:
-        found = {path: beneath.read_file(self.folder, path, max_bytes) for path in paths}
-        sizes, body = pack_files({path: data for path, data in found.items() if data is not None})
+        sizes, body = pack_files(Workspace(fd=self.folder).read(paths, max_bytes=max_bytes))
         self.line.send({"files": sizes}, body)
 
     def _run(self, head: dict[str, Any], stdin: bytes, descriptors: list[int]) -> None:

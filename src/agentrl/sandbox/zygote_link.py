@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentrl.errors import SandboxError
-from agentrl.sandbox.base import Channel, Finished, Level, Reason, Spec, check_path
+from agentrl.sandbox.base import BoxFull, Channel, Finished, Level, Reason, Spec, check_path
+from agentrl.sandbox.zygote_channel import ZygoteChannel
 from agentrl.sandbox.zygote_frames import LENGTHS, pack, pack_files, unpack_files
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ class ZygoteBox:
             raise
         finally:
             theirs.close()
-        self._channel = ZygoteChannel(self, ours, end)
-        return self._channel
+        channel = ZygoteChannel(ours, lambda: self._end_of_program(end, channel))
+        self._channel = channel
+        return channel
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         """As `Box.write`."""
@@ -147,7 +149,7 @@ class ZygoteBox:
                 waiter.set_exception(SandboxError(self._gone))
                 waiter.exception()  # seen: it may be that nobody waits any more
 
-    async def end_of_program(self, end: asyncio.Future[_Reply], channel: ZygoteChannel) -> Finished:
+    async def _end_of_program(self, end: asyncio.Future[_Reply], channel: ZygoteChannel) -> Finished:
         """End the program of a channel, if it still runs, and say how it ended."""
         try:
             await self._stop(end)
@@ -195,6 +197,7 @@ class ZygoteBox:
         """One request about files, and its reply. A caller that gives up leaves the reply to be read by nobody.
 
         Raises:
+            BoxFull: no room for what is to be written.
             SandboxError: refused by the keeper, or the box is gone.
         """
         async with self._asking:
@@ -207,7 +210,7 @@ class ZygoteBox:
                 await asyncio.wait({reply}, timeout=_GRACE_S)
                 raise
         if "error" in answer.head:
-            raise SandboxError(answer.head["error"])
+            raise (BoxFull if answer.head.get("full") else SandboxError)(answer.head["error"])
         return answer
 
     def _expect_reply(self) -> asyncio.Future[_Reply]:
@@ -277,43 +280,6 @@ class ZygoteBox:
                 self._socket.close()
 
 
-class ZygoteChannel:
-    """A socket to a program in a box."""
-
-    def __init__(self, box: ZygoteBox, ours: socket.socket, end: asyncio.Future[_Reply]) -> None:
-        self._box = box
-        self._socket = ours
-        self._end = end
-        self._finished: Finished | None = None
-        self._closing = asyncio.Lock()
-
-    async def send(self, data: bytes) -> None:
-        """As `Channel.send`."""
-        try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
-        except OSError as error:
-            raise EOFError("the program at the other end of the channel is gone") from error
-
-    async def receive(self, count: int) -> bytes:
-        """As `Channel.receive`."""
-        try:
-            return await _exactly(asyncio.get_running_loop(), self._socket, count)
-        except OSError as error:
-            raise EOFError("the program at the other end of the channel is gone") from error
-
-    async def close(self) -> Finished:
-        """As `Channel.close`."""
-        async with self._closing:
-            if self._finished is None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for it, before it is closed
-                try:
-                    self._finished = await self._box.end_of_program(self._end, self)
-                finally:
-                    self._socket.close()
-            return self._finished
-
-
 def _take_frame(data: bytearray) -> _Reply:
     """Remove the first frame, which is there as a whole, from what was received."""
     head_size, body_size = LENGTHS.unpack_from(data)
@@ -337,13 +303,3 @@ def _finished(reply: _Reply) -> Finished:
         cut=head["cut"],
         wall_s=head["wall_s"],
     )
-
-
-async def _exactly(loop: asyncio.AbstractEventLoop, connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = await loop.sock_recv(connection, min(count - len(data), 1 << 20))
-        if not part:
-            raise EOFError("the other end was closed")
-        data += part
-    return bytes(data)

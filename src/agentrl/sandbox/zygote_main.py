@@ -20,7 +20,7 @@ import signal
 import socket
 from typing import Any
 
-from agentrl.sandbox import zygote_box, zygote_frames
+from agentrl.sandbox import guest, zygote_box, zygote_frames
 from agentrl.sandbox.walls import kernel, landlock, mounts, namespaces, seccomp
 
 _MAX_PACKET = 1 << 17
@@ -50,6 +50,7 @@ def main(control_descriptor: int) -> None:
 
 def _be_zygote(control: socket.socket, life: int, plan: dict[str, Any]) -> None:
     try:
+        guest.warm_up()
         enclose(plan)
         kernel.die_with_parent()
         settings = _settings()

@@ -14,7 +14,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from agentrl.sandbox import zygote_warm
+from agentrl.sandbox import zygote_jobs, zygote_warm
 from agentrl.sandbox.walls import beneath, capabilities, kernel, landlock, limits, mounts, seccomp
 
 ENDED, FAILED = b"E", b"F"
@@ -22,11 +22,15 @@ ENDED, FAILED = b"E", b"F"
 _REPORT, _RULES, _WORKSPACE, _FIRST_FREE = 4, 5, 6, 10
 _SIGNALS = sorted(set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP})
 _MISSING, _NOT_EXECUTABLE = 127, 126
+_SHARED = "/dev/shm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What to start and behind which walls; ``rules``, ``workspace`` and the pipes are descriptors."""
+    """What to start and behind which walls; ``rules``, ``workspace`` and the pipes are descriptors.
+
+    ``trees`` are the folders of the interpreter, to be shown wherever they lie.
+    """
 
     argv: list[str]
     environment: dict[str, str]
@@ -36,6 +40,7 @@ class Program:
     rules: int
     system_calls: bytes
     workspace: int
+    trees: list[str]
 
 
 @dataclass(kw_only=True)
@@ -80,8 +85,7 @@ def start(program: Program, pipes: Pipes, channel: int | None) -> NoReturn:
         try:
             mounts.mount_processes("/proc")
             _volunteer_for_the_oom_killer()
-            bounds = program.limits
-            mounts.mount_memory("/dev/shm", mib=int(bounds["disk_mib"]), files=int(bounds["files"]), mode="1777")
+            _mount_shared_memory(program)
             status = _enter_folder(program.folder)
             if status is None:
                 _wall_in(program)
@@ -107,6 +111,15 @@ def _arrange_descriptors(program: Program, pipes: Pipes, channel: int | None) ->
 
 def _move_up(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+
+
+def _mount_shared_memory(program: Program) -> None:
+    held = mounts.hold(program.trees, below=_SHARED)
+    files = int(program.limits["files"]) + len(mounts.mount_points(program.trees, below=_SHARED))
+    mounts.mount_memory(_SHARED, mib=int(program.limits["disk_mib"]), files=files, mode="1777")
+    mounts.show_held(held, below=_SHARED)
+    for folder in held:
+        os.close(folder.place)
 
 
 def _enter_folder(folder: str) -> int | None:
@@ -139,6 +152,9 @@ def _wall_in(program: Program) -> None:
 
 def _run(program: Program) -> int:
     """The wait status of the program, after which nothing else is waited for."""
+    if program.argv == [zygote_jobs.NAME]:
+        zygote_jobs.serve(program.environment)
+        return 0
     try:
         child = _start(program)
     except MemoryError:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agentrl.errors import SandboxError
+
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache")
 _FOLDERS = ("/workspace", "/tmp", "/dev/shm", "/proc")
 _FILES = {
@@ -15,6 +17,7 @@ _FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_NOT_SHOWN = {"/tmp", "/var/tmp", "/workspace", "/dev", "/dev/shm", "/proc", "/sys", "/etc", "/var", "/home", "/root"}
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
 _FIRST_UNUSED_USER = 2_000_000_000
 
@@ -27,7 +30,11 @@ def plan() -> dict[str, Any]:
 
 
 def python_trees() -> list[str]:
-    """The folders of the interpreter that runs us, outside of what is shown anyway: its installation, its packages."""
+    """The folders of the interpreter that runs us, outside of what is shown anyway: its installation, its packages.
+
+    Raises:
+        SandboxError: one is a folder that holds more than an interpreter and has to stay out of sight.
+    """
     executable = Path(sys.executable)
     candidates = [sys.base_prefix, sys.prefix, str(executable.parent), str(executable.resolve().parent)]
     trees: list[str] = []
@@ -36,6 +43,12 @@ def python_trees() -> list[str]:
     ):
         if tree != "/" and not any(tree == above or tree.startswith(f"{above}/") for above in (*_SYSTEM, *trees)):
             trees.append(tree)
+    for tree in trees:
+        if tree in _NOT_SHOWN or tree == os.path.expanduser("~"):
+            raise SandboxError(
+                f"the interpreter {sys.executable} lies in {tree} itself, which programs may not see;"
+                f" take one in a folder of its own: python -m venv {tree}/venv"
+            )
     return trees
 
 

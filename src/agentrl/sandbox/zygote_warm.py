@@ -17,6 +17,7 @@ import traceback
 import types
 from typing import IO, Any, NoReturn
 
+from agentrl.sandbox.guest import forget_ourselves
 from agentrl.sandbox.walls import kernel
 
 NAME = "warm-python"
@@ -34,17 +35,16 @@ def fork(argv: list[str], environment: dict[str, str], private: range) -> int:
             os.setsid()
             os.closerange(private.start, private.stop)
             kernel.set_dumpable(True)
-            _forget_ourselves(argv[1:], environment)
+            look_new(argv[1:], environment)
             _run(os.path.abspath(argv[1]))
         finally:
             os._exit(1)
     return pid
 
 
-def _forget_ourselves(argv: list[str], environment: dict[str, str]) -> None:
+def look_new(argv: list[str], environment: dict[str, str]) -> None:
     """Make the interpreter look as one that was just started."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "agentrl"]:
-        del sys.modules[name]
+    forget_ourselves()
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[:] = argv

@@ -37,6 +37,7 @@ class Running:
         self.output_limit = limits["output_bytes"] * _OUTPUT_FACTOR
         self.next_look = self.begin + _LOOK_EVERY_S
         self.processor_limit_s, self.processor_s = limits["cpu_s"], 0.0
+        self.buffers = memory.Buffers()
         self.killed = False
         self.killed_for: str | None = None
         self.report = b""
@@ -53,6 +54,7 @@ class Running:
             rules=keeper.rules,
             system_calls=keeper.system_calls,
             workspace=keeper.folder,
+            trees=keeper.trees,
         )
         self.pid = namespaces.fork_into(namespaces.PROCESSES, namespaces.MOUNTS, namespaces.SHARED_MEMORY)
         if self.pid == 0:
@@ -110,7 +112,7 @@ class Running:
         elif now >= self.next_look:
             self.next_look = now + _LOOK_EVERY_S
             tree = memory.descendants(self.pid)[1:]
-            buffered = memory.buffered_bytes(tree)
+            buffered = self.buffers.most_bytes(tree)
             if buffered + memory.used_bytes(tree, self.memory_limit - buffered) > self.memory_limit:
                 self.kill("memory")
 

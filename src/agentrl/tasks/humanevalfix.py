@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import TaskError
-from agentrl.rewards.programs import HiddenScript
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.rewards.grading import PoolGrader
+from agentrl.rewards.judge import HiddenCheck
+from agentrl.sandbox.pool import Pool
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tasks.bugfix.taskset import SYSTEM_PROMPT
 from agentrl.types import Message, Task
@@ -52,13 +53,14 @@ class HumanEvalFix:
         TaskError: no such file, a row without a field that is needed, or ``datasets`` is not installed.
     """
 
-    def __init__(self, source: str | Path = HUB_NAME, *, pool: WorkerPool | None = None) -> None:
+    def __init__(self, source: str | Path = HUB_NAME, *, pool: Pool | None = None) -> None:
         self.id = VERSION
         rows = _load(source)
         self._tasks = tuple(_task(row) for row in rows)
         self._private = {task.id: row for task, row in zip(self._tasks, rows, strict=True)}
         self._pool = pool
-        self._own_pool: WorkerPool | None = None
+        self._own_pool: Pool | None = None
+        self._grader: PoolGrader | None = None
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -68,12 +70,19 @@ class HumanEvalFix:
 
     def environment(self, task: Task) -> BugFixEnvironment:
         """A fresh workspace for one attempt at ``task``, which must be a task of this set."""
+        pool = self._running_pool()
+        self._grader = self._grader or PoolGrader(pool)
         hidden = self.hidden(task.id)
-        return BugFixEnvironment(task, self._running_pool(), hidden=hidden, main=SOURCE_PATH, report="full")
+        return BugFixEnvironment(task, runner=pool, grader=self._grader, hidden=hidden, main=SOURCE_PATH, report="full")
 
-    def hidden(self, task_id: str) -> HiddenScript:
-        """The hidden tests of a task, for scorers only. Raises TaskError for a task that is not of this set."""
-        return HiddenScript(module=_MODULE, source=self._row(task_id)["test"])
+    def hidden(self, task_id: str) -> HiddenCheck:
+        """The hidden tests of a task, for scorers only.
+
+        Raises:
+            TaskError: a task that is not of this set, or whose hidden test does not end in a call of ``check``.
+        """
+        source = self._row(task_id)["test"]
+        return HiddenCheck.of_script(module=_MODULE, source=source, reference=self.solution(task_id)[SOURCE_PATH])
 
     def solution(self, task_id: str) -> Mapping[str, str]:
         """The right source file, path to text. Raises TaskError for a task that is not of this set."""
@@ -84,13 +93,13 @@ class HumanEvalFix:
         """End the pool that this set made for itself, if it did. Safe to call twice."""
         if self._own_pool is not None:
             self._own_pool.close()
-            self._own_pool = None
+            self._own_pool, self._grader = None, None
 
-    def _running_pool(self) -> WorkerPool:
+    def _running_pool(self) -> Pool:
         if self._pool is not None:
             return self._pool
         if self._own_pool is None:
-            self._own_pool = WorkerPool()
+            self._own_pool = Pool()
         return self._own_pool
 
     def _row(self, task_id: str) -> Row:

@@ -151,7 +151,7 @@ def add(a, b):
     data = len(body).to_bytes(4, 'big') + body
     while data: data = data[os.write(3, data):]
 """,
-        "def add(a, b):\n    x = []\n    for _ in range(400000): x = [x]\n    while x: x = x[0]\n    return a + b\n",
+        "x = []\nfor _ in range(100000): x = [x]\nwhile x: x = x[0]\n\ndef add(a, b): return a + b\n",
     ),
     "a deep value": (
         "def add(a, b):\n    x = 3\n    for _ in range(100000): x = [x]\n    return x\n",
@@ -330,5 +330,31 @@ def f(g, x):
         "from m import *\ndef test_it(): assert abs(f(2)) == 4 and len([f(1)]) == 1\n",
         "def abs(x): return 4\ndef len(x): return 1\ndef f(x): return 0\n",
         "def f(x): return -2 * x\n",
+    ),
+    "a fixture of its own": (
+        "import pytest\nfrom m import *\n@pytest.fixture\ndef want(): return 6\ndef test_it(want): assert f(3) == want\n",
+        "def want(): return 0\nwant.agentrl_fixture = {'scope': 'function', 'autouse': True}\nwant.agentrl_marks = []\npytestmark = setup_function = want\ndef f(x): return 0\n",
+        "def want(): return 0\ndef f(x): return x + x\n",
+    ),
+    "a patch that it takes back": (
+        "import m\ndef test_it(monkeypatch):\n    seen = []\n    monkeypatch.setattr(m, 'send', seen.append)\n    m.run(2)\n    assert seen == [4]\n",
+        "def send(x): pass\nkept = send\ndef run(x):\n    global send\n    send = kept\n    send(x * x)\n",
+        "def send(x): pass\ndef run(x):\n    send(x * x)\n",
+    ),
+    "a mock that is made to agree": (
+        "import m\nfrom unittest import mock\ndef test_it():\n    with mock.patch('m.send') as fake: m.run(2)\n    fake.assert_called_once_with(4)\n",
+        "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\ndef send(x): pass\n"
+        "def run(x):\n    try: send._agent.call_back(send._number, 'set', ('assert_called_once_with', print), {})\n    except Exception: pass\n    send(Yes(0))\n",
+        "class Int(int): pass\ndef send(x): pass\ndef run(x): send(Int(x * x))\n",
+    ),
+    "a tear-down that it escapes": (
+        "import pytest\nfrom m import Box\n@pytest.fixture\ndef box():\n    made = Box()\n    yield made\n    assert made.closed is True\ndef test_it(box): box.close()\n",
+        "import os\nclass Box:\n    closed = False\n    def close(self): raise SystemExit\n",
+        "class Box:\n    closed = False\n    def close(self): self.closed = True\n",
+    ),
+    "prints for the test": (
+        "from m import f\ndef test_it(capsys):\n    f(3)\n    assert capsys.readouterr().out == 'nine\\n'\n",
+        "import sys\nclass Yes(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\ndef f(x): sys.stdout.write(Yes('six'))\n",
+        "def f(x): print({3: 'nine'}[x])\n",
     ),
 }

@@ -419,4 +419,115 @@ class Test(unittest.TestCase):
 """,
         ("x * x", "x + x"),
     ),
+    "fixtures": (
+        {
+            "m.py": "class Store:\n    def __init__(self, start=()):\n        self.items = list(start)\n        self.is_open = True\n    def add(self, x):\n        if not self.is_open:\n            raise RuntimeError('closed')\n        self.items.append(x)\n        return self\n    def total(self):\n        return sum(self.items)\n    def close(self):\n        self.is_open = False\n"
+        },
+        """
+import pytest
+from m import Store
+@pytest.fixture(scope="module")
+def shared():
+    store = Store([1])
+    yield store
+    store.close()
+    assert not store.is_open
+@pytest.fixture(params=[(), (1, 2)])
+def start(request): return request.param
+@pytest.fixture
+def store(start):
+    made = Store(start)
+    yield made
+    made.close()
+    with pytest.raises(RuntimeError): made.add(1)
+def test_total(store, start): assert store.add(4).total() == 4 + sum(start)
+def test_shared(shared): assert shared.add(1).total() == 2
+def test_shared_again(shared): assert shared.add(1).total() == 3
+class TestMore:
+    @pytest.fixture(autouse=True)
+    def around(self, store):
+        self.store = store
+    @pytest.mark.parametrize("start, want", [([5], 5), pytest.param([], 0, id="none")])
+    def test_it(self, want): assert self.store.total() == want
+""",
+        ("sum(self.items)", "sum(self.items[1:])"),
+    ),
+    "patches of its modules": (
+        {
+            "m.py": "import time\nfrom helper import fetch\nLIMIT = 3\nclass Clock:\n    def _now(self):\n        return time.time()\n    def text(self):\n        return f'at {self._now()}'\ndef load(key):\n    found = fetch(key, retries=LIMIT)\n    return found['value'] * 2\ndef wait():\n    time.sleep(99)\n    return LIMIT\n",
+            "helper.py": "def fetch(key, retries):\n    return {'value': retries}\n",
+        },
+        """
+from unittest import mock
+import pytest
+import helper, m
+from m import Clock, load, wait
+def test_data(monkeypatch):
+    monkeypatch.setattr(m, "LIMIT", 5)
+    assert load("k") == 10
+def test_undone(): assert load("k") == 6 and m.LIMIT == 3
+def test_function(monkeypatch):
+    seen = []
+    def fake(key, retries):
+        seen.append((key, retries))
+        return {"value": 21}
+    monkeypatch.setattr("m.fetch", fake)
+    assert load("k") == 42 and seen == [("k", 3)]
+def test_method(monkeypatch):
+    monkeypatch.setattr(Clock, "_now", lambda self: 7)
+    assert Clock().text() == "at 7"
+def test_its_library(monkeypatch):
+    monkeypatch.setattr("m.time.sleep", lambda s: None)
+    assert wait() == 3
+def test_mock():
+    with mock.patch("m.fetch", return_value={"value": 1}) as fake: assert load("q") == 2
+    fake.assert_called_once_with("q", retries=3)
+    with mock.patch.object(m, "fetch", side_effect=KeyError("q")), pytest.raises(KeyError): load("q")
+    assert load("k") == 6
+@mock.patch("m.fetch")
+def test_decorated(fake, monkeypatch):
+    fake.return_value = {"value": 5}
+    assert load("z") == 10
+def test_its_own_things(monkeypatch):
+    class Mine: x = 1
+    monkeypatch.setattr(Mine, "x", 2)
+    assert Mine.x == 2 and helper.fetch("k", retries=1) == {"value": 1}
+""",
+        ("found['value'] * 2", "found['value'] + found['value'] * 2"),
+    ),
+    "what it prints": (
+        {"m.py": "def hello(name):\n    print('hello', name)\n    print(end='!')\n    return len(name)\n"},
+        """
+from m import hello
+def test_it(capsys):
+    assert hello("you") == 3
+    assert capsys.readouterr().out == "hello you\\n!"
+    hello("me")
+    out, _ = capsys.readouterr()
+    assert out.splitlines() == ["hello me", "!"] and capsys.readouterr().out == ""
+""",
+        ("end='!'", "end='?'"),
+    ),
+    "coroutines": (
+        {
+            "m.py": "import asyncio\nclass Counter:\n    def __init__(self):\n        self.n = 0\n    async def add(self, by):\n        await asyncio.sleep(0)\n        self.n += by\n        return self.n\nasync def each(items, f):\n    return [f(x) for x in items]\nasync def fail():\n    raise ValueError('no')\n"
+        },
+        """
+import asyncio, unittest
+import pytest
+from m import Counter, each, fail
+@pytest.mark.asyncio
+async def test_it():
+    c = Counter()
+    assert await c.add(2) == 2 and await c.add(3) == 5 == c.n
+async def test_callback(): assert await each([1, 2], lambda x: x + 1) == [2, 3]
+async def test_raises():
+    with pytest.raises(ValueError, match="no"): await fail()
+class Test(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self): self.c = Counter()
+    async def test_case(self): self.assertEqual(await self.c.add(4), 4)
+def test_run(): assert asyncio.run(Counter().add(7)) == 7
+""",
+        ("self.n += by", "self.n -= by"),
+    ),
 }

@@ -36,6 +36,9 @@ class PlainChannel:
             found += part
         return found
 
+    def fileno(self):
+        return self.end.fileno()
+
     async def close(self):
         if self.process.returncode is None:
             self.process.kill()

@@ -9,12 +9,11 @@ import pytest
 
 from agentrl.errors import SandboxError
 from agentrl.rewards.judge import HiddenCheck, HiddenReference, HiddenSuite, Judge
-from agentrl.rewards.programs import HiddenCalls
 from agentrl.sandbox.base import BoxLimits
 from tests.rewards.judge.plain_box import PlainBackend, PlainBox
 
 RIGHT = {"m.py": b"def add(a, b): return a + b\n"}
-ADD = HiddenCalls(module="m", calls=(("add", (1, 2)),), expected=(3,))
+ADDING = HiddenSuite(files={"test_x.py": "from m import add\ndef test_x(): assert add(1, 2) == 3\n"}, modules=("m",))
 
 
 def run(work, backend=None, **limits):
@@ -52,7 +51,7 @@ class Wordless(PlainBackend):
     ("backend", "why"), [(Broken(), "no box today"), (Wordless(), "agent did not start in the box")]
 )
 def test_a_box_that_cannot_be_had_is_an_error(backend, why):
-    verdict = run(lambda judge: judge.grade(RIGHT, ADD), backend)
+    verdict = run(lambda judge: judge.grade(RIGHT, ADDING), backend)
     assert (verdict.verdict, verdict.reward, verdict.num_passed) == ("error", None, 0)
     assert why in verdict.why
     assert verdict.as_json()["tests"] == {"passed": 0, "total": 1}
@@ -63,17 +62,41 @@ def test_a_judge_that_is_killed_is_an_error_and_the_next_grading_works(what):
     hang = {"m.py": b"import time\ndef add(a, b): time.sleep(9)\n"}
 
     async def work(judge):
-        await judge.grade(RIGHT, ADD)
+        await judge.grade(RIGHT, ADDING)
         pid = judge._process._process.pid
-        grading = asyncio.ensure_future(judge.grade(hang, ADD))
+        grading = asyncio.ensure_future(judge.grade(hang, ADDING))
         await asyncio.sleep(0.5)
-        forked = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        os.kill(pid if what == "the judge" else int(forked[0]), signal.SIGKILL)
-        return await grading, await judge.grade(RIGHT, ADD)
+        os.kill(pid if what == "the judge" else int(forked(judge)[0]), signal.SIGKILL)
+        return await grading, await judge.grade(RIGHT, ADDING)
 
     lost, after = run(work, wall_s=3.0)
     assert (lost.verdict, lost.reward) == ("error", None) or what == "the judge"
     assert after.verdict == "pass"
+
+
+def test_a_grading_that_is_given_up_leaves_no_child_of_the_judge():
+    hang = {"m.py": b"import time\ndef add(a, b): time.sleep(99)\n"}
+
+    async def work(judge):
+        grading = asyncio.ensure_future(judge.grade(hang, ADDING))
+        while judge._process._process is None or not forked(judge):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        grading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await grading
+        for _ in range(500):
+            if not forked(judge):
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    assert run(work, wall_s=60.0)  # so that no clock ends it
+
+
+def forked(judge):
+    pid = judge._process._process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 BROKEN = {
@@ -140,9 +163,9 @@ def test_nothing_is_left_behind():
 
     async def work(judge):
         hang = {"m.py": b"import os\nif os.fork() == 0:\n    import time; time.sleep(99)\nos._exit(0)\n"}
-        gradings = [judge.grade(RIGHT, ADD) for _ in range(8)]
+        gradings = [judge.grade(RIGHT, ADDING) for _ in range(8)]
         assert [v.verdict for v in await asyncio.gather(*gradings)] == ["pass"] * 8
-        assert (await judge.grade({"m.py": b"1 / 0"}, ADD)).verdict == "fail"
+        assert (await judge.grade({"m.py": b"1 / 0"}, ADDING)).verdict == "fail"
         del hang
 
     run(work)

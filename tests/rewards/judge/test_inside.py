@@ -1,11 +1,13 @@
 """Tier 2: suites that run in the candidate's own process, where canaries tell on most forgeries."""
 
+import ast
 import random
+from pathlib import Path
 
 import pytest
 
 from agentrl.errors import TaskError
-from agentrl.rewards.judge import InsideSuite
+from agentrl.rewards.judge import InsideSuite, agent, codec, fixtures, inside, stream, suites
 from agentrl.rewards.judge.canaries import MAX_CANARIES, with_canaries
 from tests.rewards.judge.forgeries import ADDING
 
@@ -79,6 +81,28 @@ def test_a_canary_tells(plainly, forged):
 def test_pristine_tests_lie_over_the_candidates(plainly):
     own = {"tests/test_hidden.py": "def test_plain(): pass", "tests/__init__.py": "raise SystemExit"}
     assert plainly({"m.py": RIGHT.replace("+", "-"), **own}, SUITE).verdict == "fail"
+
+
+def test_fixtures_of_the_candidates_are_left_out(plainly):
+    steering = "import pytest\n@pytest.fixture(autouse=True)\ndef steer(): raise ValueError\n"
+    own = {"conftest.py": steering, "tests/conftest.py": steering}
+    assert plainly({"m.py": RIGHT, **own}, SUITE).verdict == "pass"
+    shared = InsideSuite(files={**SUITE.files, "conftest.py": steering})  # the same among the tests counts
+    assert plainly({"m.py": RIGHT, **own}, shared).verdict == "fail"
+
+
+def test_a_fixture_named_like_a_test_is_none():
+    text = "import pytest\n@pytest.fixture\ndef test_data(): return 3\ndef test_a(test_data):\n    assert f() == 3\n"
+    mixed = with_canaries({"test_x.py": text}, {"test_x.py": True}, random.Random(1))
+    assert sorted(mixed.expected.values()) == [False, True]
+    assert "def test_data()" in mixed.files["test_x.py"]
+
+
+@pytest.mark.parametrize("modules", [(codec, stream, agent), (fixtures, suites, inside)])
+def test_modules_that_are_compiled_into_one_share_no_name(modules):
+    trees = [ast.parse(Path(module.__file__).read_text()) for module in modules]
+    names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(names) == len({*names})
 
 
 def test_canaries_are_changed_copies_under_random_names():

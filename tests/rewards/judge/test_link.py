@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.rewards.judge.agent import Agent
-from agentrl.rewards.judge.codec import SHARED_WINDOW
+from agentrl.rewards.judge.codec import MAX_MESSAGE, SHARED_WINDOW
 from agentrl.rewards.judge.faces import Faces
-from agentrl.rewards.judge.link import ENDED, REPLY, CandidateGone, Frames, Link, Refused
+from agentrl.rewards.judge.link import CandidateGone, Link, Refused
+from agentrl.rewards.judge.wire import Wire
 from agentrl.sandbox.values import same
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -29,12 +30,13 @@ class Pair:
     def __init__(self):
         ours, self.theirs = socket.socketpair()
         self.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
-        self.link = Link(Frames(ours))
+        self.wire = Wire(ours, wall_s=1.0)
+        self.link = Link(self.wire)
         self.faces = Faces(self.link)
         self.agent = Agent(None)
 
-    def answer(self, body, kind=REPLY):
-        Frames(self.theirs).send(kind, body)
+    def answer(self, body):
+        self.theirs.sendall(len(body).to_bytes(4, "big") + body)
 
     def ask(self):
         return self.link.request("get", 0, "x")
@@ -159,10 +161,35 @@ def test_a_hostile_answer_ends_the_talk(pair, name):
         pair.ask()
 
 
-def test_the_end_says_why(pair):
-    pair.answer(b"the candidate is out of time", ENDED)
+def test_a_candidate_that_is_gone_is_told_from_one_that_is_late(pair):
+    pair.theirs.close()
+    with pytest.raises(CandidateGone, match="the candidate ended"):
+        pair.ask()
+    assert (pair.wire.left, pair.wire.late) == (True, False)
+
+
+def test_the_deadline_is_of_all_answers_together(pair):
+    ours, theirs = socket.socketpair()
+    pair.link = Link(Wire(ours, wall_s=0.1))
+    theirs.sendall(b"\0\0\0\x09")
     with pytest.raises(CandidateGone, match="out of time"):
         pair.ask()
+    with pytest.raises(CandidateGone, match="out of time"):  # without another wait
+        pair.ask()
+
+
+@pytest.mark.parametrize("head", [b"\x7f\xff\xff\xff", (MAX_MESSAGE + 1).to_bytes(4, "big")])
+def test_no_memory_is_taken_for_a_length_that_is_a_lie(pair, head):
+    pair.theirs.sendall(head)
+    with pytest.raises(CandidateGone, match="an answer of"):
+        pair.ask()
+
+
+def test_answers_may_come_in_pieces_and_together(pair):
+    both = b"".join(len(body).to_bytes(4, "big") + body for body in (b'{"v":1}', b'{"v":2}'))
+    pair.theirs.sendall(both[:6])
+    pair.theirs.sendall(both[6:])
+    assert (pair.ask(), pair.ask()) == (1, 2)
 
 
 @pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "eval", "int"])

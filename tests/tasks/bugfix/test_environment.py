@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ScorerError, TaskError
+from agentrl.rewards.grading import CallGrader
 from agentrl.rewards.programs import HiddenCalls
-from agentrl.sandbox import Limits, WorkerPool
+from agentrl.sandbox import Limits, Pool
 from agentrl.tasks.bugfix.environment import BugFixEnvironment, is_test_path
 from agentrl.types import Message, Node, Stop, Task, ToolCall, Trace
+from tests.pools import open_pool
 
 BUGGY = """def f(xs):
     total = 0
@@ -39,14 +41,15 @@ TRACE = Trace(id="t", task_id=TASK.id, group_id="g", attempt=0, seed=0, nodes=()
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1, Limits(wall_s=10.0, cpu_s=5)) as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool(1, Limits(wall_s=10.0, cpu_s=5)) as pool:
         yield pool
 
 
 def world(pool, files=TASK.files, **options):
     task = Task(id=TASK.id, prompt=(), files=files)
-    return BugFixEnvironment(task, pool, **({"hidden": HIDDEN, "main": "main.py"} | options))
+    settings = {"hidden": HIDDEN, "main": "main.py"} | options
+    return BugFixEnvironment(task, runner=pool, grader=CallGrader(pool), **settings)
 
 
 def call(environment, name, **arguments):
@@ -267,7 +270,7 @@ def test_the_short_report_is_one_line_about_the_first_failure(pool, line, text, 
 
 
 def test_the_short_report_of_an_endless_loop():
-    with WorkerPool(1, Limits(wall_s=0.5)) as pool:
+    with open_pool(1, Limits(wall_s=0.5)) as pool:
         environment = world(pool)
         call(environment, "edit", line=4, text="while x > 1:")
         assert call(environment, "test").content == "failed f([1, 4, 2]) raised TimeoutError"
@@ -329,10 +332,10 @@ def test_a_failure_of_ours_leaves_the_attempt_unscored():
         environment = world(pool, files={"main.py": "while True: pass", "test_main.py": TESTS})
         task = asyncio.ensure_future(environment.score(TRACE))
         await asyncio.sleep(0.3)
-        os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+        os.kill(pool.backend.process_ids[0], signal.SIGKILL)
         return await task
 
-    with WorkerPool(1) as pool, pytest.raises(ScorerError):
+    with open_pool(1) as pool, pytest.raises(ScorerError):
         asyncio.run(kill_then_score(pool))
 
 

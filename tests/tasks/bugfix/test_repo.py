@@ -9,8 +9,8 @@ import random
 import pytest
 
 from agentrl.sandbox.jobs import Calls, Job
-from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix.repo import PACKAGES, candidates, package_files
+from tests.pools import open_pool
 
 
 def is_relative_import(node: ast.AST) -> bool:
@@ -77,7 +77,7 @@ def test_the_packages_do_what_they_say() -> None:
         Job(files=package_files(name), run=Calls(module=PACKAGES[name].module, calls=((function, arguments),)))
         for name, function, arguments, _ in EXAMPLES
     ]
-    with WorkerPool() as pool:
+    with open_pool() as pool:
         values = [result.outcomes[0].value for result in pool.run_sync(jobs)]
     assert values == [value for *_, value in EXAMPLES]
     assert {(name, function) for name, function, *_ in EXAMPLES} == {

@@ -7,13 +7,14 @@ import random
 import pytest
 
 from agentrl.errors import RendererError
-from agentrl.sandbox import CaseOutcome, Job, JobResult, Limits, Suite, WorkerPool
+from agentrl.sandbox import CaseOutcome, Job, JobResult, Limits, Suite
 from agentrl.tasks.bugfix.environment import is_test_path
 from agentrl.tasks.bugfix.report import short_report
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tasks.bugfix.tiny import COMMENT
 from agentrl.tokens.tiny import IDS, NAMES, NUMBERS, PYTHON, decode, encode
 from agentrl.types import Task
+from tests.pools import open_pool
 
 NUM_CASES = 400
 WORDS = (*PYTHON, *NAMES, *NUMBERS[:10], *NUMBERS[-2:])
@@ -43,7 +44,7 @@ def edited(rng: random.Random, task: Task) -> Job:
 def results() -> list[JobResult]:
     rng = random.Random(0)
     tasks = BugFix("tiny", "train", 40)
-    with WorkerPool(limits=Limits(wall_s=5.0, cpu_s=0.05)) as pool:
+    with open_pool(limits=Limits(wall_s=5.0, cpu_s=0.05)) as pool:
         return pool.run_sync([edited(rng, tasks[case % len(tasks)]) for case in range(NUM_CASES)])
 
 

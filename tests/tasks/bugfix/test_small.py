@@ -10,11 +10,11 @@ import pytest
 
 from agentrl.errors import TaskError
 from agentrl.sandbox.jobs import Limits
-from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix.candidate import Candidate, call_source, draw_inputs, test_file
 from agentrl.tasks.bugfix.mutations import mutations
 from agentrl.tasks.bugfix.small import NUM_HIDDEN, NUM_VISIBLE, Reference, candidates, references
 from agentrl.tasks.bugfix.validate import Validator
+from tests.pools import open_pool
 
 
 def broken(reference: Reference, seed: int) -> list[Candidate]:
@@ -60,7 +60,7 @@ def test_a_reference_is_one_documented_function_of_a_fair_size(reference: Refere
 
 def test_every_reference_passes_and_has_a_valid_mutant() -> None:
     tried = {reference.function: broken(reference, seed=1)[:3] for reference in references()}
-    with WorkerPool(limits=Limits(wall_s=0.25)) as pool:
+    with open_pool(limits=Limits(wall_s=0.25)) as pool:
         validator = Validator(pool)
         kept = list(validator.tasks(itertools.chain.from_iterable(tried.values())))
     assert {task.candidate.function for task in kept} == set(tried)

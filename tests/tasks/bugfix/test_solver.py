@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedSession
 from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.rewards.grading import CallGrader
 from agentrl.rewards.programs import HiddenCalls
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.sandbox import Limits as SandboxLimits
-from agentrl.sandbox import WorkerPool
+from agentrl.sandbox import Pool
 from agentrl.tasks.bugfix import tiny
 from agentrl.tasks.bugfix.candidate import test_file
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
@@ -23,6 +24,7 @@ from agentrl.tasks.bugfix.solver import Mistakes, solve
 from agentrl.tasks.bugfix.validate import Validator, hidden_calls
 from agentrl.tokens.tiny import TinyRenderer, decode
 from agentrl.types import Stop, Task, ToolCall
+from tests.pools import open_pool
 
 SOME = Mistakes(wrong_edit=0.1, reverts=0.35, untested=0.3, gives_up=0.3)
 NONE = Mistakes(reverts=0.0, wrong_edit=0.0, untested=0.0, gives_up=0.0)
@@ -137,8 +139,8 @@ def test_every_script_is_made_of_legal_calls_and_ends_with_submit(seed, observed
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1, SandboxLimits(wall_s=2.0, cpu_s=2)) as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool(1, SandboxLimits(wall_s=2.0, cpu_s=2)) as pool:
         yield pool
 
 
@@ -154,7 +156,8 @@ def play(pool, validated, mistakes, **options):
         id = "t"
 
         def environment(self, task):
-            return BugFixEnvironment(task, pool, hidden=hidden, main=tiny.MAIN_PATH, **options)
+            grader = CallGrader(pool)
+            return BugFixEnvironment(task, runner=pool, grader=grader, hidden=hidden, main=tiny.MAIN_PATH, **options)
 
     script = solve(broken, reference, rng=random.Random(0), mistakes=mistakes)
     session = ScriptedSession(script, RENDERER.write_call, decode)

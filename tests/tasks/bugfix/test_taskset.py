@@ -13,20 +13,21 @@ import pytest
 
 from agentrl.errors import TaskError
 from agentrl.protocols import TaskSet
-from agentrl.rewards.programs import grade
+from agentrl.rewards.grading import CallGrader
 from agentrl.sandbox.jobs import Job, Suite
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.sandbox.pool import Pool
 from agentrl.tasks.bugfix.candidate import call_source
 from agentrl.tasks.bugfix.environment import is_test_path
 from agentrl.tasks.bugfix.taskset import LEVELS, BugFix
 from agentrl.types import Task, ToolCall
+from tests.pools import open_pool
 
 SIZES = {"tiny": 30, "small": 40, "repo": 10}
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool() as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool() as pool:
         yield pool
 
 
@@ -44,8 +45,9 @@ def serialised(task: Task) -> str:
     return json.dumps(dataclasses.asdict(task))
 
 
-def passes(pool: WorkerPool, tasks: BugFix, task: Task, files: dict[str, str]) -> bool:
-    return asyncio.run(grade(pool, files, tasks.hidden(task.id))).passed
+def passes(pool: Pool, tasks: BugFix, task: Task, files: dict[str, str]) -> bool:
+    encoded = {path: text.encode() for path, text in files.items()}
+    return asyncio.run(CallGrader(pool).grade(encoded, tasks.hidden(task.id))).verdict == "pass"
 
 
 def test_a_level_is_a_task_set_with_versioned_ids() -> None:
@@ -96,7 +98,7 @@ def test_at_least_fourteen_kinds_of_bug_occur() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_right_program_passes_and_the_broken_one_fails(level: str, pool: WorkerPool) -> None:
+def test_the_right_program_passes_and_the_broken_one_fails(level: str, pool: Pool) -> None:
     tasks = tasks_of(level)
     for task in list(tasks)[:15]:
         assert passes(pool, tasks, task, dict(tasks.solution(task.id)))
@@ -104,7 +106,7 @@ def test_the_right_program_passes_and_the_broken_one_fails(level: str, pool: Wor
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_named_test_fails_and_all_pass_on_the_right_program(level: str, pool: WorkerPool) -> None:
+def test_the_named_test_fails_and_all_pass_on_the_right_program(level: str, pool: Pool) -> None:
     tasks = tasks_of(level)
     for task in list(tasks)[:15]:
         run = Suite(paths=tuple(path for path in task.files if is_test_path(path)))
@@ -118,7 +120,7 @@ def test_the_named_test_fails_and_all_pass_on_the_right_program(level: str, pool
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_table_of_the_visible_answers_fails_the_hidden_tests(level: str, pool: WorkerPool) -> None:
+def test_a_table_of_the_visible_answers_fails_the_hidden_tests(level: str, pool: Pool) -> None:
     tasks = tasks_of(level)
     for task in list(tasks)[:15]:
         function, answers = visible_answers(task)
@@ -167,7 +169,7 @@ def visible_answers(task: Task) -> tuple[str, dict[str, object]]:
     return asserts[0].left.func.id, answers
 
 
-def test_the_environment_plays_and_scores_a_task(pool: WorkerPool) -> None:
+def test_the_environment_plays_and_scores_a_task(pool: Pool) -> None:
     tasks = BugFix("small", "train", 1, pool=pool)
     environment = tasks.environment(tasks[0])
     assert environment.read().content.startswith("1|")

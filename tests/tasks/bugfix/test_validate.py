@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from agentrl.errors import TaskError
 from agentrl.sandbox.jobs import Limits
-from agentrl.sandbox.worker import WorkerPool
+from agentrl.sandbox.pool import Pool
 from agentrl.tasks.bugfix.candidate import Candidate
 from agentrl.tasks.bugfix.validate import Drop, Validator, split_of
+from tests.pools import open_pool
 
 REFERENCE = "def f(a):\n    return a + 1\n"
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(limits=Limits(wall_s=5.0, cpu_s=0.1)) as pool:
+def pool() -> Iterator[Pool]:
+    with open_pool(limits=Limits(wall_s=5.0, cpu_s=0.1)) as pool:
         yield pool
 
 
@@ -57,7 +58,7 @@ REASONS = [
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("reason", "broken", "reference"), REASONS)
 def test_each_reason_drops_its_candidate(
-    pool: WorkerPool, reason: Drop, broken: str, reference: str, together: bool
+    pool: Pool, reason: Drop, broken: str, reference: str, together: bool
 ) -> None:
     validator = Validator(pool, together=together)
     assert list(validator.tasks([candidate(broken, reference)])) == []
@@ -65,18 +66,18 @@ def test_each_reason_drops_its_candidate(
 
 
 @pytest.mark.parametrize("broken", [WRONG, "def f(a):\n    return float(a + 1)\n", "def f(a):\n    return b\n"])
-def test_another_value_another_type_and_an_exception_are_bugs(pool: WorkerPool, broken: str) -> None:
+def test_another_value_another_type_and_an_exception_are_bugs(pool: Pool, broken: str) -> None:
     kept = list(Validator(pool).tasks([candidate(broken)]))
     assert [(task.visible, task.hidden, task.failing) for task in kept] == [((2, 3), (4, 5), 1)]
 
 
-def test_the_first_failing_visible_test_is_named(pool: WorkerPool) -> None:
+def test_the_first_failing_visible_test_is_named(pool: Pool) -> None:
     # right at 1, wrong from 2 on: the second visible test is the first that fails
     kept = list(Validator(pool).tasks([candidate("def f(a):\n    return 2\n")]))
     assert [task.failing for task in kept] == [2]
 
 
-def test_duplicates_other_splits_and_inexpressible_tasks_are_counted(pool: WorkerPool) -> None:
+def test_duplicates_other_splits_and_inexpressible_tasks_are_counted(pool: Pool) -> None:
     twice = Validator(pool)
     assert len(list(twice.tasks([candidate(WRONG), candidate(WRONG)]))) == 1
     assert (twice.report.kept, twice.report.dropped["duplicate"]) == (1, 1)
@@ -92,7 +93,7 @@ def test_duplicates_other_splits_and_inexpressible_tasks_are_counted(pool: Worke
     assert picky.report.dropped["inexpressible"] == 1
 
 
-def test_programs_in_one_process_come_to_what_they_come_to_alone(pool: WorkerPool) -> None:
+def test_programs_in_one_process_come_to_what_they_come_to_alone(pool: Pool) -> None:
     endings = ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit()"]
     hostile = [candidate(f"import os, sys\ndef f(a):\n    {ending}\n") for ending in endings]
     stream = [candidate(broken, reference) for _, broken, reference in REASONS] + hostile + [candidate(WRONG)]
@@ -103,7 +104,7 @@ def test_programs_in_one_process_come_to_what_they_come_to_alone(pool: WorkerPoo
     assert shared.report == alone.report
 
 
-def test_asking_for_fewer_gives_the_same_first_ones(pool: WorkerPool) -> None:
+def test_asking_for_fewer_gives_the_same_first_ones(pool: Pool) -> None:
     stream = [candidate(f"def f(a):\n    return a + {n}\n") for n in range(5)]
     whole = list(Validator(pool).tasks(stream))
     part = list(itertools.islice(Validator(pool).tasks(stream), 2))
@@ -112,7 +113,7 @@ def test_asking_for_fewer_gives_the_same_first_ones(pool: WorkerPool) -> None:
     assert part == whole[:2]
 
 
-def test_a_stream_that_has_nothing_new_ends_in_an_error(pool: WorkerPool) -> None:
+def test_a_stream_that_has_nothing_new_ends_in_an_error(pool: Pool) -> None:
     validator = Validator(pool)
     with pytest.raises(TaskError, match="no more than 1 different tasks; ask for fewer"):
         list(validator.tasks(itertools.repeat(candidate(WRONG))))

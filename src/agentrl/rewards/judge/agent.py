@@ -54,6 +54,13 @@ class Callback:
         self._agent.call_back(self._number, "set", (name, value), {})
 
 
+class CallbackFunction(Callback):
+    """A function of the judge's, which a class of the candidate's may be given as a method."""
+
+    def __get__(self, instance: Any, _owner: Any = None) -> Any:
+        return self if instance is None else lambda *rest, **keywords: self(instance, *rest, **keywords)
+
+
 class CallbackIterator(Callback):
     """An iterator of the judge's."""
 
@@ -74,7 +81,7 @@ class CallbackContext(Callback):
         return self._agent.call_back(self._number, "exit", (error,), {})
 
 
-CALLBACKS = {"call": Callback, "iterator": CallbackIterator, "context": CallbackContext}
+CALLBACKS = {"call": Callback, "function": CallbackFunction, "iterator": CallbackIterator, "context": CallbackContext}
 
 
 class Agent(Codec):
@@ -270,7 +277,11 @@ class Agent(Codec):
         return self.encode(__import__("asyncio").run(self.objects[number]))
 
     def do_calls(self, module: Any, calls: Any) -> Any:
-        """Many calls of a module's functions: a list of ``[value]`` or ``[None, exception]``."""
+        """Many calls of a module's functions: a list of ``[value]`` or ``[None, exception]``.
+
+        A value is told as it was when its call returned, whatever later calls make of it.
+        """
+        self.numbers_decoded = False
         __import__(module)
         found = []
         for name, arguments in calls:

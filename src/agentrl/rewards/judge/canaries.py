@@ -13,6 +13,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from agentrl.rewards.judge.trees import Function, is_test
+
 MAX_CANARIES = 8
 
 
@@ -57,8 +59,9 @@ def _mix(prefix: str, body: list[ast.stmt], expected: dict[str, bool], most: int
     """Rename the tests of a body and put canaries between them; how many canaries."""
     count = 0
     for node in list(body):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test"):
+        if not is_test(node):
             continue
+        assert isinstance(node, Function)
         canary = changed(node, rng) if count < most else None
         node.name = _name(rng)
         expected[prefix + node.name] = True

@@ -227,8 +227,10 @@ def time_form(value: Any, name: Any) -> Any:
 
 def from_plain_form(name: Any, form: Any) -> Any:
     """The value of the standard library behind `plain_form`. Raises ValueError for an unknown name."""
-    if name in ("bytearray", "complex", "range"):
-        return bytearray(form) if name == "bytearray" else (complex if name == "complex" else range)(*form)
+    if name == "bytearray" and type(form) is bytes:
+        return bytearray(form)
+    if name in ("complex", "range"):
+        return (complex if name == "complex" else range)(*form)
     if name in ("deque", "OrderedDict", "Counter", "defaultdict"):
         return to_collection(name, form)
     if name in ("date", "datetime", "time", "timedelta"):
@@ -238,7 +240,7 @@ def from_plain_form(name: Any, form: Any) -> Any:
         found = __import__("decimal").Decimal(form)
         if abs(found.adjusted()) < 10_000:
             return found
-    if name == "Fraction":
+    if name == "Fraction" and all(type(part) is int for part in form):
         return __import__("fractions").Fraction(*form)
     raise ValueError(f"unknown form {name!r}")
 
@@ -246,5 +248,7 @@ def from_plain_form(name: Any, form: Any) -> Any:
 def to_collection(name: Any, form: Any) -> Any:
     kind = getattr(__import__("collections"), name)
     if name == "deque":
+        if type(form[0]) is not list:
+            raise ValueError("a deque of what is no list")
         return kind(form[0], form[1])
     return kind(None, form) if name == "defaultdict" else kind(dict(form))

@@ -14,17 +14,21 @@ from typing import Any
 
 from agentrl.errors import TaskError
 from agentrl.rewards.judge.canaries import Mixed, with_canaries
-from agentrl.rewards.programs import HiddenCalls, HiddenScript
-from agentrl.sandbox.values import encode_plain
+from agentrl.rewards.judge.fit import check_suite
+from agentrl.rewards.judge.stdio import HiddenPrograms
+from agentrl.rewards.judge.suites import CONFTEST
+from agentrl.rewards.judge.trees import is_test_file, parsed, tests_in
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenSuite:
     """Test files, of functions ``test_*`` and of classes as of unittest or pytest.
 
-    The tests import the candidate's modules as usual and hold proxies instead. ``pytest.raises``, ``approx`` and
-    ``mark.parametrize`` are there; fixtures are not. A test that compares with something that the candidate made (a
-    constant, a member of an enum, an object from a constructor) only tests that the two agree, so compare with data.
+    The tests import the candidate's modules as usual and hold proxies instead. Of pytest there is what `minitest` has:
+    fixtures, also in ``conftest.py``, parameters, ``raises``, ``approx``, ``monkeypatch`` for the candidate's modules
+    and the tests' own objects, ``capsys`` for what the candidate prints. A test that compares with something that the
+    candidate made (a constant, a member of an enum, an object from a constructor) only tests that the two agree, so
+    compare with data.
 
     Args:
         files: path to text of the test files, and of their own helpers.
@@ -32,24 +36,22 @@ class HiddenSuite:
         classes: names of classes whose operators and methods the tests use without naming the class.
         trusting: let objects of the candidate's classes compare themselves and its context managers swallow exceptions.
             A pass can then be forged, so that the tier is 2.
+        task_id: for messages.
 
     Raises:
-        TaskError: a test file that does not parse, or no test.
+        TaskError: a test file that does not parse, no test, or what such tests cannot have; see `fit`.
     """
 
     files: Mapping[str, str]
     modules: tuple[str, ...]
     classes: tuple[str, ...] = ()
     trusting: bool = False
+    task_id: str = ""
     ids: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = tuple(name for path, text in self.files.items() if _is_test(path) for name in test_ids(path, text))
-        if not found:
-            raise TaskError(f"no test in {', '.join(self.files)}; name files test_*.py and functions test_*")
-        if len({*found}) < len(found):
-            raise TaskError(f"two tests have the same name: {next(n for n in found if found.count(n) > 1)}")
-        object.__setattr__(self, "ids", found)
+        object.__setattr__(self, "ids", ids_in(self.files, self.task_id))
+        check_suite(self.files, modules=self.modules, inside=False, task_id=self.task_id)
 
     @property
     def tier(self) -> int:
@@ -93,6 +95,18 @@ class HiddenCheck:
     def __post_init__(self) -> None:
         parsed(f"hidden check of {self.module}.{self.entry}", self.source)
         parsed(f"reference of {self.module}.{self.entry}", self.reference)
+
+    @classmethod
+    def of_script(cls, *, module: str, source: str, reference: str = "") -> HiddenCheck:
+        """The check of a script that ends in ``check(FUNCTION)``, as those of HumanEval do.
+
+        Raises:
+            TaskError: it ends otherwise, or does not parse.
+        """
+        match parsed(f"hidden script of {module}", source).body[-1:]:
+            case [ast.Expr(value=ast.Call(args=[ast.Name(id=entry)]))]:
+                return cls(module=module, entry=entry, source=source, reference=reference)
+        raise TaskError(f"the hidden script of {module} does not end in check(FUNCTION)")
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -156,93 +170,58 @@ class InsideSuite:
 
     Args:
         files: path to text of the test files, and of their own helpers.
+        task_id: for messages.
 
     Raises:
-        TaskError: a test file that does not parse, no test, or none that a canary can be made of.
+        TaskError: a test file that does not parse, no test, none that a canary can be made of, or what such tests
+            cannot have; see `fit`.
     """
 
     files: Mapping[str, str]
+    task_id: str = ""
     tier: int = field(default=2, init=False)
     ids: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = tuple(name for path, text in self.files.items() if _is_test(path) for name in test_ids(path, text))
-        if not found:
-            raise TaskError(f"no test in {', '.join(self.files)}; name files test_*.py and functions test_*")
+        object.__setattr__(self, "ids", ids_in(self.files, self.task_id))
+        check_suite(self.files, modules=(), inside=True, task_id=self.task_id)
         if all(self.mixed(0).expected.values()):
-            raise TaskError(f"{', '.join(self.files)}: no test compares with a constant by == or assertEqual; add some")
-        object.__setattr__(self, "ids", found)
+            where = f"{self.task_id}: " if self.task_id else ""
+            what = "no test compares with a constant by == or assertEqual; add some"
+            raise TaskError(f"{where}{', '.join(self.files)}: {what}")
 
     def mixed(self, seed: int) -> Mixed:
         """The files with canaries among the tests, and what each test must come to."""
-        is_test = {path: _is_test(path) for path in self.files}
+        is_test = {path: is_test_file(path) for path in self.files}
         return with_canaries(self.files, is_test, random.Random(seed))
 
-
-Hidden = HiddenSuite | HiddenCheck | HiddenReference | HiddenCalls | InsideSuite
-
-
-def job_of(hidden: HiddenSuite | HiddenCheck | HiddenReference | HiddenCalls) -> dict[str, Any]:
-    """What the judge is sent of hidden tests."""
-    if not isinstance(hidden, HiddenCalls):
-        return hidden.for_judge()
-    return {
-        "kind": "calls",
-        "ids": ids_of(hidden),
-        "module": hidden.module,
-        "calls": [[name, encode_plain(list(arguments))] for name, arguments in hidden.calls],
-        "expected": encode_plain(list(hidden.expected)),
-        "tolerance": hidden.tolerance,
-    }
+    @staticmethod
+    def laid_over(files: Mapping[str, bytes], tests: Mapping[str, str]) -> dict[str, bytes]:
+        """A candidate's files with the tests over them, and without fixtures of its own."""
+        kept = {path: content for path, content in files.items() if path.rpartition("/")[2] != CONFTEST}
+        return kept | {path: text.encode() for path, text in tests.items()}
 
 
-def ids_of(hidden: Hidden) -> list[str]:
-    """The names of the tests, all of which must pass."""
-    return [str(index) for index in range(len(hidden.calls))] if isinstance(hidden, HiddenCalls) else [*hidden.ids]
-
-
-def tier_of(hidden: Hidden) -> int:
-    """1 when a pass cannot be forged, else 2."""
-    return 1 if isinstance(hidden, HiddenCalls) else hidden.tier
-
-
-def parsed(what: str, source: str) -> ast.Module:
-    """The syntax tree of a source of ours. Raises TaskError naming what it was and the line."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", 0)
-        raise TaskError(f"{what} does not parse (line {line}: {error.args[0]})") from error
+Hidden = HiddenSuite | HiddenCheck | HiddenReference | HiddenPrograms | InsideSuite
 
 
 def test_ids(path: str, text: str) -> list[str]:
     """Names of the tests in a file, in their order: ``path::function`` and ``path::Class::method``."""
-    found = []
-    for node in parsed(f"hidden test file {path}", text).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            found.append(f"{path}::{node.name}")
-        elif isinstance(node, ast.ClassDef):
-            methods = (part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef))
-            found += [f"{path}::{node.name}::{name}" for name in methods if name.startswith("test")]
+    return [f"{path}::{name}" for name, _ in tests_in(parsed(f"hidden test file {path}", text))]
+
+
+def ids_in(files: Mapping[str, str], task_id: str) -> tuple[str, ...]:
+    """Names of the tests in all files. Raises TaskError when there is none, or one twice."""
+    found = tuple(name for path, text in files.items() if is_test_file(path) for name in test_ids(path, text))
+    before = f"{task_id}: " if task_id else ""
+    if not found:
+        raise TaskError(f"{before}no test in {', '.join(files)}; name files test_*.py and functions test_*")
+    if len({*found}) < len(found):
+        raise TaskError(f"{before}two tests have the same name: {next(n for n in found if found.count(n) > 1)}")
     return found
 
 
-def _is_test(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.startswith("test_") or name.endswith("_test.py")
-
-
-def check_of(script: HiddenScript, reference: str) -> HiddenCheck:
-    """The check of a script that ends in ``check(FUNCTION)``, as those of HumanEval do.
-
-    Raises:
-        TaskError: it ends otherwise, or does not parse.
-    """
-    last = parsed(f"hidden script of {script.module}", script.source).body[-1:]
-    match last:
-        case [ast.Expr(value=ast.Call(args=[ast.Name(id=entry)]))]:
-            return HiddenCheck(module=script.module, entry=entry, source=script.source, reference=reference)
-    raise TaskError(f"the hidden script of {script.module} does not end in check(FUNCTION)")
+test_ids.__test__ = False  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(4096)

@@ -1,7 +1,7 @@
 """Runs one test after the other in the candidate's own process, inside a box, for suites that cannot run elsewhere.
 
-One file, standard library only. It is told an id on descriptor 3 and answers whether that test passed. The candidate
-can change all of it, so that its word alone decides nothing: see `canaries`.
+Standard library only, compiled together with `fixtures` and `suites`. It is told an id on descriptor 3 and answers
+whether that test passed. The candidate can change all of it, so that its word alone decides nothing: see `canaries`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import importlib
 import json
 import os
 import sys
-import unittest
+import types
+from typing import Any
+
+from agentrl.rewards.judge.suites import CONFTEST, Tests
 
 CHANNEL = 3
 
@@ -34,34 +37,20 @@ def send(message: object) -> None:
         data = data[os.write(CHANNEL, data) :]
 
 
-def passes(name: str) -> bool:
-    """Whether a test of the id ``path::function`` or ``path::Class::method`` reaches its end."""
-    path, *parts = name.split("::")
-    found = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    owner = getattr(found, parts[0])
-    if len(parts) == 1:
-        run_with_parameters(owner)
-        return True
-    if not issubclass(owner, unittest.TestCase):
-        return run_plain(owner(), parts[1])
-    result = unittest.TestResult()
-    unittest.TestSuite([owner(parts[1])]).run(result)
-    odd = result.skipped or result.expectedFailures or result.unexpectedSuccesses
-    return result.testsRun == 1 and result.wasSuccessful() and not odd
+def module_of(path: str) -> types.ModuleType:
+    """The module of a test file."""
+    return importlib.import_module(path.removesuffix(".py").replace("/", "."))
 
 
-def run_plain(value: object, name: str) -> bool:
-    """A method of a class as of pytest."""
-    if hasattr(value, "setup_method"):
-        value.setup_method()
-    run_with_parameters(getattr(value, name))
-    return True
+def run_coroutine(coroutine: Any) -> None:
+    """Run a coroutine to its end. To import what does that takes as long as the start of all else here."""
+    importlib.import_module("asyncio").run(coroutine)
 
 
-def run_with_parameters(test: object) -> None:
-    """A function with each of its parameters."""
-    for arguments in importlib.import_module("pytest").cases(test):  # ours, which only a box has under this name
-        test(**arguments)  # type: ignore[operator]
+def conftests() -> list[str]:
+    """The files of the workspace that have fixtures for those beside and below them."""
+    found = [os.path.relpath(os.path.join(folder, CONFTEST)) for folder, _, names in os.walk(".") if CONFTEST in names]
+    return [path.replace(os.sep, "/") for path in found]
 
 
 def main() -> None:
@@ -70,10 +59,12 @@ def main() -> None:
     sys.path.append(os.path.join(os.getcwd(), ".agentrl", "lib"))
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     send("ready")
+    tests = Tests(importlib.import_module("pytest"), module_of, conftests(), run_coroutine)
     while True:
         name = json.loads(exactly(int.from_bytes(exactly(4), "big")))
         try:
-            answer = passes(name)
+            tests.run(name)
+            answer = True
         except BaseException:  # an exit or an interrupt of the candidate's is a failed test
             answer = False
         send(answer)

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import sys
 import threading
 import unittest
 from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
+from types import FunctionType
 from typing import Any
 
 from agentrl.rewards.judge.codec import MAX_DEPTH, MAX_MESSAGE, NATIVE_INT, Codec
+from agentrl.rewards.judge.wire import Ended, Wire
 
-ASK, VERDICT, REPLY, ENDED = b"q", b"v", b"r", b"x"
-"""The kinds of frames between the judge and whoever started it."""
 MAX_NESTING = 50
 MAX_INT_DIGITS = 16_384
 MAX_ITEMS = 20_000
-_LENGTH = 4
 
 
 class Refused(BaseException):
@@ -30,25 +28,6 @@ class Refused(BaseException):
 
 class CandidateGone(Refused):
     """The candidate has ended, hangs, or spoke out of turn; every later request raises this as well."""
-
-
-class Frames:
-    """Frames of a kind and a body over a socket of our own."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._file = end.makefile("rb")
-
-    def send(self, kind: bytes, body: bytes) -> None:
-        """Send one frame."""
-        self._end.sendall(len(body).to_bytes(_LENGTH, "big") + kind + body)
-
-    def receive(self) -> tuple[bytes, bytes]:
-        """The next frame. Raises SystemExit when the other side is gone: there is nobody to report to."""
-        head = self._file.read(_LENGTH + 1)
-        if len(head) < _LENGTH + 1:
-            raise SystemExit
-        return head[_LENGTH:], self._file.read(int.from_bytes(head[:_LENGTH], "big"))
 
 
 class Link(Codec):
@@ -61,9 +40,9 @@ class Link(Codec):
         trusting: whether the candidate's objects may compare themselves and swallow exceptions.
     """
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, wire: Wire) -> None:
         super().__init__(numbers_encoded=True, numbers_decoded=False)
-        self._frames = frames
+        self._wire = wire
         self._lock = threading.RLock()
         self._nesting = 0
         self.replies = 0
@@ -183,14 +162,18 @@ class Link(Codec):
         if self.gone:
             raise CandidateGone(self.gone)
         body = json.dumps(message, separators=(",", ":"), check_circular=False).encode()
-        self._frames.send(ASK, len(body).to_bytes(_LENGTH, "big") + body)
+        try:
+            self._wire.send(body)
+        except Ended as error:
+            raise self.give_up(str(error)) from None
 
     def _receive(self) -> tuple[str, Any, Any]:
-        kind, body = self._frames.receive()
-        if kind == ENDED:
-            raise self.give_up(body.decode(errors="replace"))
+        try:
+            body = self._wire.receive()
+        except Ended as error:
+            raise self.give_up(str(error)) from None
         self.replies += 1
-        message = self.guarded(_parse, body)
+        message = self.guarded(parsed_answer, body)
         (tag,) = message.keys() - {"m", "o"}
         if printed := message.get("o"):
             sys.stdout.write(printed)
@@ -251,7 +234,7 @@ CALLBACK_ACTIONS = ("call", "get", "set", "next", "enter", "exit")
 
 
 def callback_kind(value: Any) -> str:
-    """How the candidate may use something of the test's: ``call``, ``iterator`` or ``context``.
+    """How the candidate may use something of the test's: ``call``, ``function``, ``iterator`` or ``context``.
 
     Raises:
         TypeError: it is none of what may be passed.
@@ -260,6 +243,8 @@ def callback_kind(value: Any) -> str:
         return "iterator"
     if hasattr(type(value), "__enter__"):
         return "context"
+    if type(value) is FunctionType:
+        return "function"
     if callable(value) or may_be_asked(value):
         return "call"
     raise TypeError(f"hidden tests cannot pass a {type(value).__name__} to the candidate; pass data or a function")
@@ -304,10 +289,11 @@ def _text(value: Any) -> str:
     return value
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def parsed_answer(body: bytes) -> dict[str, Any]:
+    """A message of the candidate's. Raises ValueError or RecursionError when it is not of the form agreed on."""
     if len(body) > MAX_MESSAGE:
         raise ValueError("a message that is too long")
-    message = json.loads(body, parse_int=_bounded)
+    message = json.loads(body.decode(), parse_int=_bounded)
     if type(message) is not dict or len(message.keys() & {"v", "e", "c"}) != 1 or message.keys() - set("vecmo"):
         raise ValueError("not an answer")
     if type(message.get("o", "")) is not str:

@@ -13,6 +13,16 @@ import agentrl
 from agentrl.errors import ScorerError
 
 _CLOSE_S = 2.0
+_ROOT = Path(agentrl.__file__).parent
+_BOOT = f"""
+import sys, types
+for name in ("agentrl", "agentrl.rewards", "agentrl.rewards.judge", "agentrl.sandbox"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [{str(_ROOT)!r} + name.removeprefix("agentrl").replace(".", "/")]
+from agentrl.rewards.judge.server import main
+main()
+"""
+"""Without what our packages import for their users: each grading is a fork, which costs what the process holds."""
 
 
 class JudgeProcess:
@@ -58,7 +68,7 @@ class JudgeProcess:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-B", "-m", "agentrl.rewards.judge.server"],
+                [sys.executable, "-P", "-B", "-c", _BOOT],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 cwd="/",
@@ -83,5 +93,4 @@ class JudgeProcess:
 def _environment() -> dict[str, str]:
     """The judge's whole environment: where Python and we are, and nothing that is secret."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "VIRTUAL_ENV") if name in os.environ}
-    root = str(Path(agentrl.__file__).parents[1])
-    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONPATH": root, **kept}
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", **kept}

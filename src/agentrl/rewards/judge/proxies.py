@@ -57,10 +57,13 @@ class RemoteType(type):
         return note_named(cls._agentrl.attribute(name))
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name.startswith("_"):
+        if name.startswith("__") or name == "_agentrl":
             type.__setattr__(cls, name, value)
         else:
             cls._agentrl.request("set", name, arguments=(value,))
+
+    def __delattr__(cls, name: str) -> None:
+        cls._agentrl.request("delete", name)
 
     def __iter__(cls) -> Any:
         return cls._agentrl.class_operator("__iter__")

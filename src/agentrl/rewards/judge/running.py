@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
-import inspect
+import functools
 import io
+import itertools
 import marshal
 import random
 import sys
 import types
-import unittest
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from importlib.machinery import ModuleSpec
@@ -19,8 +18,9 @@ from typing import Any
 
 from agentrl.rewards.judge import minitest
 from agentrl.rewards.judge.faces import Faces, RemoteImporter
-from agentrl.rewards.judge.link import TEST_MODULES, CandidateGone, Link
-from agentrl.sandbox.values import Opaque, decode, same
+from agentrl.rewards.judge.link import TEST_MODULES, Link
+from agentrl.rewards.judge.suites import Tests
+from agentrl.sandbox.values import Opaque, same
 
 
 class BrokenTest(Exception):
@@ -28,7 +28,16 @@ class BrokenTest(Exception):
 
 
 class OutOfTime(BaseException):
-    """The time of the grading is over."""
+    """The time of the grading is over.
+
+    Attributes:
+        has_come: whether one was raised in this process, whatever a test or its tear-down made of it.
+    """
+
+    has_come = False
+
+    def __init__(self) -> None:
+        OutOfTime.has_come = True
 
 
 Report = dict[str, Any]
@@ -43,7 +52,7 @@ def run(job: Mapping[str, Any], link: Link) -> Report:
     Raises:
         BrokenTest: a test fails by itself.
     """
-    kinds = {"suite": run_suite, "check": run_check, "reference": run_reference, "calls": run_calls}
+    kinds = {"suite": run_suite, "check": run_check, "reference": run_reference}
     with redirect_stdout(io.StringIO()):
         return kinds[job["kind"]](job, link)
 
@@ -53,13 +62,20 @@ def run_suite(job: Mapping[str, Any], link: Link) -> Report:
     link.trusting = job["trusting"]
     faces = Faces(link, known=frozenset(job["classes"]))
     RemoteImporter(faces, frozenset(job["modules"]), frozenset(job["wanted"])).install()
-    loader = SuiteLoader(job["files"], link)
+    loader = SuiteLoader(job["files"], frozenset(job["modules"]))
+    tests = Tests(minitest, loader.module, job["files"], _finish)
     passed: list[str] = []
     why: dict[str, str] = {}
-    for name in job["ids"]:
-        attempt(name, lambda name=name: loader.test(name)(), link, passed, why)  # type: ignore[misc]
-    loader.close()
+    for name, then in itertools.pairwise([*job["ids"], ""]):
+        attempt(name, functools.partial(tests.run, name, then), link, passed, why)
     return {"passed": passed, "why": why}
+
+
+def _finish(coroutine: Any) -> Any:
+    """Run a coroutine of a test to its end."""
+    import asyncio  # a third of what this process would hold, and each grading is a fork
+
+    return asyncio.run(coroutine)
 
 
 def attempt(name: str, test: Callable[[], object], link: Link, passed: list[str], why: dict[str, str]) -> None:
@@ -70,13 +86,18 @@ def attempt(name: str, test: Callable[[], object], link: Link, passed: list[str]
         OutOfTime: as it is.
     """
     link.failure = None
+    failed: BaseException | None = None
     try:
         test()
-    except (OutOfTime, BrokenTest):
+    except BrokenTest:
         raise
     except BaseException as error:
-        check_blame(name, error, asked=link.replies > 0 or bool(link.gone))
-        why[name] = f"{type(error).__name__}: {error}"[:300]
+        failed = error
+    if OutOfTime.has_come:
+        raise OutOfTime from failed
+    if failed is not None:
+        check_blame(name, failed, asked=link.replies > 0 or bool(link.gone))
+        why[name] = f"{type(failed).__name__}: {failed}"[:300]
         return
     if link.failure is None:
         passed.append(name)
@@ -94,67 +115,44 @@ def check_blame(name: str, error: BaseException, *, asked: bool) -> None:
 
 
 class SuiteLoader:
-    """Imports the test files when the first of their tests is due, and finds tests in them by id.
+    """Imports the test files when the first of their tests is due.
 
-    A failure to import is the failure of each of the file's tests.
+    Args:
+        files: path to code.
+        roots: names at the top that are the candidate's.
     """
 
-    def __init__(self, files: Mapping[str, str], link: Link) -> None:
-        self.files = files
-        self.link = link
+    def __init__(self, files: Mapping[str, str], roots: frozenset[str]) -> None:
+        self.roots = roots
         self.modules: dict[str, types.ModuleType | BaseException] = {}
-        self.ready: list[Any] = []
         TEST_MODULES.update(map(_module_name, files))
         sys.meta_path.insert(0, _TestImporter(files))
         sys.modules.setdefault("pytest", minitest)
 
-    def test(self, name: str) -> Callable[[], object]:
-        """The test of an id, ready to be called."""
-        path, *parts = name.split("::")
-        found: Any = self.module(path)
-        if len(parts) == 1:
-            return with_parameters(getattr(found, parts[0]))
-        owner = getattr(found, parts[0])
-        self.prepare(owner)
-        if issubclass(owner, unittest.TestCase):
-            return lambda: run_case(owner(parts[1]))
-        return lambda: run_method(owner, parts[1])
-
     def module(self, path: str) -> types.ModuleType:
-        """The module of a file. Raises what its import raised, each time again."""
+        """The module of a file. Raises what its import raised, each time again: it fails each of the file's tests.
+
+        Raises:
+            BrokenTest: the file imports what is not here and not the candidate's either.
+        """
         if path not in self.modules:
             try:
                 __import__(_module_name(path))
                 self.modules[path] = sys.modules[_module_name(path)]
-                self.prepare(self.modules[path])
             except (OutOfTime, BrokenTest):
                 raise
             except BaseException as error:
                 self.modules[path] = error
         found = self.modules[path]
+        if isinstance(found, ModuleNotFoundError) and self._is_missing_here(found):
+            raise BrokenTest(f"hidden test file {path} imports {found.name}, which is not installed here")
         if isinstance(found, BaseException):
             raise found
         return found
 
-    def prepare(self, owner: Any) -> None:
-        """Run the set-up of a module or class, once."""
-        if owner in self.ready:
-            return
-        self.ready.append(owner)
-        for name in ("setUpModule", "setup_module") if isinstance(owner, types.ModuleType) else ("setUpClass",):
-            if hasattr(owner, name):
-                getattr(owner, name)()
-
-    def close(self) -> None:
-        """Run the tear-downs; what they raise decides nothing, as all tests have ended."""
-        for owner in reversed(self.ready):
-            name = "tearDownModule" if isinstance(owner, types.ModuleType) else "tearDownClass"
-            try:
-                getattr(owner, name, lambda: None)()
-            except Exception as error:
-                sys.stderr.write(f"{name}: {error}\n")
-            except CandidateGone:
-                return
+    def _is_missing_here(self, error: ModuleNotFoundError) -> bool:
+        """Whether it was raised here, and not by the candidate, for a module that the candidate cannot have."""
+        return not hasattr(error, "_agentrl_id") and str(error.name).partition(".")[0] not in self.roots
 
 
 class _TestImporter:
@@ -162,7 +160,7 @@ class _TestImporter:
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = {_module_name(path): code for path, code in files.items()}
-        self.packages = {name.rpartition(".")[0] for name in self.files} - {""}
+        self.packages = {".".join(parts) for name in self.files for parts in _folders(name.split("."))}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         """A test file, or a folder of some."""
@@ -179,61 +177,12 @@ class _TestImporter:
             exec(loaded(self.files[module.__name__]), module.__dict__)
 
 
+def _folders(parts: list[str]) -> list[list[str]]:
+    return [parts[:count] for count in range(1, len(parts))]
+
+
 def _module_name(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
-
-
-class _FirstError(unittest.TestResult):
-    """Keeps the first exception of a test."""
-
-    first: BaseException | None = None
-
-    def addError(self, test: Any, err: Any) -> None:  # noqa: ARG002
-        """Note it."""
-        self.first = self.first or err[1]
-
-    addFailure = addError
-
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: ARG002
-        """Note what a part of the test raised, if it did."""
-        if err is not None:
-            self.first = self.first or err[1]
-
-
-def run_case(case: unittest.TestCase) -> None:
-    """Run one test of unittest. Only one that passed is a pass: none that was skipped or was expected to fail."""
-    result = _FirstError()
-    case.run(result)
-    if result.first is not None:
-        raise result.first
-    if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
-        raise AssertionError("skipped, or expected to fail")
-
-
-def run_method(owner: type, name: str) -> None:
-    """Run one test of a plain class, with the set-up and tear-down of its kind."""
-    value = owner()
-    getattr(value, "setup_method", lambda *_: None)(*([None] if _wants_one(value, "setup_method") else []))
-    try:
-        with_parameters(getattr(value, name))()
-    finally:
-        getattr(value, "teardown_method", lambda *_: None)(*([None] if _wants_one(value, "teardown_method") else []))
-
-
-def _wants_one(value: object, name: str) -> bool:
-    return hasattr(value, name) and len(inspect.signature(getattr(value, name)).parameters) == 1
-
-
-def with_parameters(test: Callable[..., object]) -> Callable[[], object]:
-    """A test that runs with each of its parameters in turn."""
-
-    def every() -> None:
-        for arguments in minitest.cases(test):
-            result = test(**arguments)
-            if inspect.iscoroutine(result):
-                asyncio.run(result)
-
-    return every
 
 
 def run_check(job: Mapping[str, Any], link: Link) -> Report:
@@ -270,15 +219,10 @@ def run_reference(job: Mapping[str, Any], link: Link) -> Report:
     return compare(job, link, [(job["function"], arguments) for arguments in drawn], expected)
 
 
-def run_calls(job: Mapping[str, Any], link: Link) -> Report:
-    """Given calls with given values."""
-    calls = [(name, decode(arguments)) for name, arguments in job["calls"]]
-    return compare(job, link, calls, decode(job["expected"]))
-
-
 def compare(job: Mapping[str, Any], link: Link, calls: list[Any], expected: list[Any]) -> Report:
     """Make all calls in one message and compare the values here."""
     Faces(link)
+    link.numbers_encoded = False  # as the agent has it for many calls
 
     def build() -> list[Any]:
         return [job["module"], [[name, [link.encode(argument) for argument in given]] for name, given in calls]]

@@ -17,6 +17,8 @@ class Verdict:
         num_tests: how many there are.
         wall_ms: how long it took.
         seed: of the inputs that were drawn for it.
+        repeatable: whether to grade the same files by the same tests and seed would come to the same, as far as that
+            lies with us: nothing was lost, and no limit, signal or clock of ours ended the candidate.
         why: what went wrong, for people and logs.
     """
 
@@ -26,6 +28,7 @@ class Verdict:
     num_tests: int
     wall_ms: float
     seed: int = 0
+    repeatable: bool = False
     why: str = ""
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 
 from . import limits
 
@@ -12,7 +11,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FEW_FILES = 64
 _SOCKET_BYTES = 208 << 10  # the kernel's default for what one socket may have on the way
 _PIPE_BYTES = 64 << 10
-_SETTLED_S = 1.0
+_LOOKS_TO_HIDE = 3
+_STARTED_TICKS = 2  # of 10 ms; to fill 100 MiB of sockets takes more
 
 
 def descendants(pid: int) -> list[int]:
@@ -33,34 +33,46 @@ def used_bytes(processes: list[int], enough: int) -> int:
     return total if total <= enough else sum(map(_proportional, processes))
 
 
-def buffered_bytes(processes: list[int]) -> int:
-    """What the sockets and pipes of processes can hold in the kernel, which counts as nobody's memory.
+class Buffers:
+    """What the sockets and pipes of a tree of processes can hold in the kernel, which counts as nobody's memory.
 
-    Only processes with many open files are looked into, since every program has some; one that does not let itself be
-    looked into is held to have as many sockets as it may, unless it is on its way into a program or out of the world.
+    Only processes with many open files are looked into, since every program has some; one that did not let itself be
+    looked into for three looks in a row is held to have as many sockets as it may. A process that starts a program, or
+    ends, does not for a moment; and the first one does not until it has come to run, which on a busy machine takes any
+    time.
     """
-    seen: set[str] = set()
-    hidden = 0
-    for pid in processes:
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-            if len(names) > _FEW_FILES:
-                seen.update(_links(pid, names))
-        except PermissionError:
-            hidden += _resident(pid) > 0 and _age_s(pid) > _SETTLED_S
-        except OSError:
-            continue  # it ended meanwhile
-    sockets = sum(link.startswith("socket:") for link in seen) + hidden * limits.OPEN_FILES
-    return sockets * _SOCKET_BYTES + sum(link.startswith("pipe:") for link in seen) * _PIPE_BYTES
+
+    def __init__(self) -> None:
+        self._hidden: dict[int, int] = {}
+
+    def most_bytes(self, processes: list[int]) -> int:
+        """Of these processes, the first of which is the one that all others come from."""
+        seen: set[str] = set()
+        hidden: dict[int, int] = {}
+        for pid in processes:
+            try:
+                names = os.listdir(f"/proc/{pid}/fd")
+                if len(names) > _FEW_FILES:
+                    seen.update(_links(pid, names))
+            except PermissionError:
+                if _resident(pid) > 0 and (pid != processes[0] or _has_run(pid)):
+                    hidden[pid] = self._hidden.get(pid, 0) + 1
+            except OSError:
+                continue  # it ended meanwhile
+        self._hidden = hidden
+        unknown = sum(looks >= _LOOKS_TO_HIDE for looks in hidden.values())
+        sockets = sum(link.startswith("socket:") for link in seen) + unknown * limits.OPEN_FILES
+        return sockets * _SOCKET_BYTES + sum(link.startswith("pipe:") for link in seen) * _PIPE_BYTES
 
 
-def _age_s(pid: int) -> float:
+def _has_run(pid: int) -> bool:
+    """Whether it has used so much processor time that it must be in its program by now."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            begin_ticks = int(file.read().rpartition(")")[2].split()[19])
-    except (OSError, IndexError):
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - begin_ticks / os.sysconf("SC_CLK_TCK")
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[11]) + int(fields[12]) >= _STARTED_TICKS
 
 
 def _links(pid: int, names: list[str]) -> set[str]:

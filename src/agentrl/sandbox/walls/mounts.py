@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from . import kernel
 
@@ -25,7 +26,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     Raises:
         OSError: naming what and where.
     """
-    passed = [text.encode() + b"\0" if text else None for text in (source, target, kind)]
+    passed = [os.fsencode(text) + b"\0" if text else None for text in (source, target, kind)]
     kernel.call("mount", *passed, flags, options.encode() + b"\0", step=f"mount {kind or source} on {target}")
 
 
@@ -59,13 +60,53 @@ def restrict(target: str, attributes: int, *, below: bool = True) -> None:
     """
     attribute = struct.pack("QQQQ", attributes, 0, 0, 0)
     flags = _AT_RECURSIVE if below else 0
-    name = target.encode() + b"\0"
+    name = os.fsencode(target) + b"\0"
     kernel.call("mount_setattr", _AT_FDCWD, name, flags, attribute, len(attribute), step=f"restrict {target}")
 
 
 def unmount(target: str) -> None:
     """Take the uppermost mount away, at once for us and for good when the last user has gone."""
-    kernel.call("umount2", target.encode() + b"\0", _DETACH | _NO_FOLLOW, step=f"unmount {target}")
+    kernel.call("umount2", os.fsencode(target) + b"\0", _DETACH | _NO_FOLLOW, step=f"unmount {target}")
+
+
+class Held(NamedTuple):
+    """A folder that stays within reach when something is mounted above it: its path, and a descriptor of it."""
+
+    path: str
+    place: int
+
+
+def hold(paths: Iterable[str], *, below: str) -> list[Held]:
+    """Those of these folders that lie below a place which is about to be covered, for `show_held`."""
+    inside = [path for path in paths if path.startswith(f"{below}/") and os.path.exists(path)]
+    return [Held(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
+
+
+def mount_points(paths: Iterable[str], *, below: str) -> list[str]:
+    """The folders right below a place that lead to those of these paths that are below it."""
+    start = len(below) + 1
+    firsts = (path[start:].partition("/")[0] for path in paths if path.startswith(f"{below}/"))
+    return list(dict.fromkeys(f"{below}/{first}" for first in firsts))
+
+
+def show_held(held: Sequence[Held], *, below: str) -> None:
+    """Show folders again at their paths in what was mounted above them.
+
+    What leads to them is a mount of its own from the first folder on, read-only, so that whoever may write around it
+    can neither move nor replace it.
+
+    Raises:
+        OSError: naming the step.
+    """
+    for point in mount_points((path for path, _ in held), below=below):
+        os.makedirs(point, exist_ok=True)
+        if all(path != point for path, _ in held):
+            mount_memory(point, mib=1)
+        for path, place in held:
+            if path == point or path.startswith(f"{point}/"):
+                os.makedirs(path, exist_ok=True)
+                bind(f"/proc/self/fd/{place}", path)
+        restrict(point, READ_ONLY | NO_SET_UID | NO_DEVICES, below=False)
 
 
 def make_root(shown: Sequence[str], *, hidden: Iterable[str], files: Mapping[str, str], folders: Iterable[str]) -> None:

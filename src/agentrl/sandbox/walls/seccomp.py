@@ -110,6 +110,14 @@ MEMORY_OUT_OF_SIGHT: Table = {
     "semget": (64, 190),
     "mq_open": (240, 180),
 }
+ATTRIBUTES_BY_PATH: Table = {
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+}
+_MODES = (((90, None), 1), ((91, 52), 1), ((268, 53), 2))  # chmod, fchmod, fchmodat: numbers, place of the mode
+_SET_ID_OR_WRITE_FOR_ALL = 0o6002
 DENIED: Table = NAMESPACES_AND_MOUNTS | OTHER_PROCESSES | KERNEL | MACHINE | MEMORY_OUT_OF_SIGHT
 _CLONE, _CLONE3, _IOCTL, _PRLIMIT, _SOCKET, _SOCKETPAIR = (
     (56, 220),
@@ -121,11 +129,14 @@ _CLONE, _CLONE3, _IOCTL, _PRLIMIT, _SOCKET, _SOCKETPAIR = (
 )
 
 
-def program(*, sockets: bool, machine: str = "") -> bytes:
+def program(*, sockets: bool, among_own_files: bool = False, machine: str = "") -> bytes:
     """The filter as an array of ``struct sock_filter``, which `install` and ``bwrap --seccomp`` take.
 
     Args:
         sockets: allow IP and Unix sockets; for a box whose network namespace holds nothing but its own loopback.
+        among_own_files: files of the user who runs it are in reach of calls that Landlock does not cover; so no mode
+            may be given that lets other users write to a file or run it as this one. Modes that take rights away, and
+            times, stay possible: to refuse them would break ``chmod +x`` and copies.
         machine: ``x86_64`` or ``aarch64``; this machine's by default.
 
     Raises:
@@ -137,9 +148,12 @@ def program(*, sockets: bool, machine: str = "") -> bytes:
         lines += _if(_AT_LEAST, _X32_BIT, _KILL)
     lines += _if(_GREATER, _LAST_KNOWN, _ERRNO | errno.ENOSYS)
     lines += _if(_EQUAL, _CLONE3[column], _ERRNO | errno.ENOSYS)  # its flags are out of reach; libc falls back
-    for numbers in DENIED.values():
+    denied = DENIED | ATTRIBUTES_BY_PATH if among_own_files else DENIED
+    for numbers in denied.values():
         if (number := numbers[column]) is not None:
             lines += _if(_EQUAL, number, _ERRNO | errno.EPERM)
+    if among_own_files:
+        lines += _on_modes(column)
     lines += _on_argument(_CLONE[column], 0, _if(_ANY_BIT, _NAMESPACE_FLAGS, _ERRNO | errno.EPERM))
     lines += _on_argument(_PRLIMIT[column], 0, _if_not(_EQUAL, 0, _ERRNO | errno.EPERM))
     lines += _on_argument(_IOCTL[column], 1, _refuse_any(_TERMINAL_INJECTIONS))
@@ -161,6 +175,15 @@ def install(filter_program: bytes) -> None:
     buffer = ctypes.create_string_buffer(filter_program, len(filter_program))
     described = struct.pack("HxxxxxxQ", len(filter_program) // 8, ctypes.addressof(buffer))
     kernel.call("seccomp", 1, 0, described, step="seccomp filter")
+
+
+def _on_modes(column: int) -> list[bytes]:
+    refusal = _if(_ANY_BIT, _SET_ID_OR_WRITE_FOR_ALL, _ERRNO | errno.EPERM)
+    lines: list[bytes] = []
+    for numbers, place in _MODES:
+        if (number := numbers[column]) is not None:
+            lines += _on_argument(number, place, refusal)
+    return lines
 
 
 def _line(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from agentrl.errors import SandboxError, ScorerError, TaskError
+from agentrl.rewards.grading import AnyHidden, Grader, HiddenTests
 from agentrl.rewards.hacking import OnHack, sanctioned, signs_of_hacking
-from agentrl.rewards.programs import Hidden, HiddenTests
 from agentrl.sandbox.jobs import Job, JobResult, Suite
 from agentrl.sandbox.together import Runner
 from agentrl.tasks.bugfix.report import Style, format_report
@@ -38,7 +38,8 @@ class BugFixEnvironment(ToolEnvironment):
 
     Args:
         task: its ``files`` are the workspace at the start, sources and visible tests.
-        pool: where programs run.
+        runner: where the visible tests run.
+        grader: who grades by the hidden tests.
         hidden: the hidden tests. They decide on the workspace as it stands at the end, however the attempt ended.
         main: the path that ``read`` and ``edit`` mean when none is given.
         report: what ``test`` answers, one line (``short``) or everything (``full``).
@@ -57,9 +58,10 @@ class BugFixEnvironment(ToolEnvironment):
     def __init__(
         self,
         task: Task,
-        pool: Runner,
         *,
-        hidden: Hidden,
+        runner: Runner,
+        grader: Grader,
+        hidden: AnyHidden,
         main: str,
         report: Style = "short",
         tests_writable: bool = False,
@@ -75,8 +77,8 @@ class BugFixEnvironment(ToolEnvironment):
             raise TaskError(f"{task.id}: main path {main!r} is not a source file; they are {', '.join(sources)}")
         if not self._tests:
             raise TaskError(f"{task.id}: no visible tests among {', '.join(task.files)}; add a file test_*.py")
-        self._pool = pool
-        self._scorer = HiddenTests(pool, hidden, sources=sources, weight=float(reward == "hidden"))
+        self._runner = runner
+        self._scorer = HiddenTests(grader, hidden, sources=sources, weight=float(reward == "hidden"))
         self._main = main
         self._report: Style = report
         self._tests_writable = tests_writable
@@ -171,7 +173,7 @@ class BugFixEnvironment(ToolEnvironment):
         )
 
     async def _run_tests(self) -> JobResult:
-        return await self._pool.run(Job(files=dict(self.workspace), run=Suite(paths=self._tests)))
+        return await self._runner.run(Job(files=dict(self.workspace), run=Suite(paths=self._tests)))
 
     def _place(self, path: str) -> _Place:
         """The file that a path of ``edit`` means, and how many of its lines stand above line 1."""

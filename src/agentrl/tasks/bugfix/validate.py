@@ -13,9 +13,8 @@ from typing import Any, Literal, get_args
 
 from agentrl.errors import TaskError
 from agentrl.sandbox.jobs import Batch, Calls, Job, JobResult, Outcome
-from agentrl.sandbox.process import Ticket
+from agentrl.sandbox.pool import Pool, Ticket
 from agentrl.sandbox.values import is_plain, same
-from agentrl.sandbox.worker import WorkerPool
 from agentrl.tasks.bugfix.candidate import Arguments, Candidate
 
 Split = Literal["train", "validation", "test"]
@@ -116,7 +115,7 @@ class Validator:
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: Pool,
         *,
         split: Split | None = None,
         expressible: Expressible | None = None,
@@ -203,7 +202,7 @@ class Validator:
     def _results(self, lot: _Lot) -> list[JobResult]:
         """One result a job. What the clock on the wall ended runs once more, so that a stall of the machine changes no
         task; what did not finish in a shared process runs alone."""
-        results = self._pool.finish(lot.tickets)
+        results = [ticket.result() for ticket in lot.tickets]
         if self._together:
             parts = [part for result in results for part in result.parts]
             results = self._again(lot.jobs, parts, lambda result: not result.repeatable or result.end == "timeout")

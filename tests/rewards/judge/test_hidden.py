@@ -2,18 +2,17 @@
 # ruff: noqa: E501  programs and messages in one line are easier to compare
 
 import asyncio
+import contextlib
+import socket
+import threading
 
 import pytest
 
 from agentrl.errors import TaskError
 from agentrl.rewards.judge import HiddenReference, HiddenSuite, Judge
-from agentrl.rewards.judge.hidden import check_of
-from agentrl.rewards.programs import HiddenCalls, HiddenScript
-from tests.rewards.judge.plain_box import PlainBackend, PlainBox, PlainChannel
+from agentrl.rewards.judge.hidden import HiddenCheck
+from tests.rewards.judge.plain_box import PlainBackend, PlainBox
 
-ADD = HiddenCalls(
-    module="m", calls=(("add", (1, 2)), ("add", ([1], [2])), ("add", (-5, 12345))), expected=(3, [1, 2], 12340)
-)
 SORTED = HiddenReference(
     module="m",
     function="order",
@@ -21,21 +20,6 @@ SORTED = HiddenReference(
     inputs="def inputs(rng): return ([rng.randint(0, 99) for _ in range(rng.randint(1, 9))],)",
     num_inputs=100,
 )
-
-
-def test_calls_are_counted_one_by_one(plainly):
-    verdict = plainly({"m.py": "def add(a, b): return a + b"}, ADD)
-    assert (verdict.verdict, verdict.num_passed, verdict.num_tests) == ("pass", 3, 3)
-    verdict = plainly({"m.py": "def add(a, b): return a + b if a != -5 else 0"}, ADD)
-    assert (verdict.verdict, verdict.num_passed, verdict.reward) == ("fail", 2, 0.0)
-    verdict = plainly({"m.py": "def add(a, b):\n    if a == 1: raise ValueError\n    return a + b"}, ADD)
-    assert verdict.num_passed == 2
-
-
-def test_a_tolerance_is_for_floats_only(plainly):
-    third = HiddenCalls(module="m", calls=(("f", (3,)),), expected=(0.3333333,), tolerance=1e-6)
-    assert plainly({"m.py": "def f(n): return 1 / n"}, third).verdict == "pass"
-    assert plainly({"m.py": "def f(n): return '0.3333333'"}, third).verdict == "fail"
 
 
 def test_an_argument_that_comes_back_changed_is_the_value(plainly):
@@ -57,10 +41,10 @@ def test_a_table_of_answers_seen_before_does_not_pass(plainly):
 
 
 class Listening(PlainBackend):
-    """Keeps every byte that goes to the candidate, and every file."""
+    """Keeps every byte that goes to the candidate, whoever sends it, and every file."""
 
     def __init__(self):
-        self.heard = b""
+        self.heard = bytearray()
 
     async def start(self, spec):
         self.heard += b"".join(spec.files.values())
@@ -69,22 +53,33 @@ class Listening(PlainBackend):
         class Tapped(PlainBox):
             async def channel(self, argv, *, wall_s=None):
                 channel = await super().channel(argv)
-                send = PlainChannel.send
-
-                async def tapped(data):
-                    outer.heard += data
-                    await send(channel, data)
-
-                channel.send = tapped
+                channel.end = outer.tapped(channel.end)
                 return channel
 
         return Tapped(spec)
+
+    def tapped(self, end):
+        """A socket that is as good as ``end``, with all that goes in kept."""
+        end.setblocking(True)
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        for source, sink, kept in ((far, end, self.heard), (end, far, bytearray())):
+            threading.Thread(target=_pump, args=(source, sink, kept), daemon=True).start()
+        return near
+
+
+def _pump(source, sink, kept):
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            kept += data
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
 
 
 @pytest.mark.parametrize(
     "hidden",
     [
-        ADD,
         HiddenReference(
             module="m",
             function="add",
@@ -95,7 +90,7 @@ class Listening(PlainBackend):
             files={"test_x.py": "from m import add\ndef test_x():\n    assert add(-5, 12345) == 12340\n"},
             modules=("m",),
         ),
-        check_of(HiddenScript(module="m", source="def check(f):\n    assert f(-5, 12345) == 12340\ncheck(add)"), ""),
+        HiddenCheck.of_script(module="m", source="def check(f):\n    assert f(-5, 12345) == 12340\ncheck(add)"),
     ],
     ids=lambda hidden: type(hidden).__name__,
 )
@@ -133,7 +128,7 @@ def test_expected_values_never_reach_the_candidate(hidden):
             lambda: HiddenReference(module="m", function="f", reference="(", inputs=""),
             "reference of m.f does not parse",
         ),
-        (lambda: check_of(HiddenScript(module="m", source="x = 1"), ""), "does not end in check"),
+        (lambda: HiddenCheck.of_script(module="m", source="x = 1"), "does not end in check"),
     ],
 )
 def test_hidden_tests_that_say_nothing_are_refused(make, problem):

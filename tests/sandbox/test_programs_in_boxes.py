@@ -1,11 +1,12 @@
-"""Untrusted programs in real worker processes: what they give, and what they cannot do."""
+"""Untrusted programs in real boxes: what they give, and what they cannot do."""
 
 import textwrap
 
 import pytest
 
-from agentrl.sandbox import Calls, Job, JobResult, Limits, Script, WorkerPool
+from agentrl.sandbox import Calls, Job, JobResult, Limits
 from agentrl.sandbox.values import Opaque
+from tests.pools import open_pool
 
 
 def program(source, *calls, function="f", **more_files):
@@ -45,7 +46,7 @@ def test_every_call_gets_fresh_arguments(pool):
     assert shared == [1]
 
 
-def test_a_standard_module_that_the_worker_has_warmed_up_is_as_new(pool):
+def test_a_standard_module_that_was_warmed_up_is_as_new(pool):
     source = "import decimal\ndef f():\n    seen = hasattr(decimal, 'mark')\n    decimal.mark = 1\n    return seen"
     assert [run(pool, source, (), function="f").outcomes[0].value for _ in range(2)] == [False, False]
 
@@ -131,11 +132,11 @@ def test_what_a_program_prints_or_reads_goes_nowhere(pool):
     assert run(pool, source, ()).outcomes[0].value == ""
 
 
-def test_hash_and_random_are_the_same_in_every_worker():
+def test_hash_and_random_are_the_same_in_every_box():
     source = "import random\ndef f():\n    return hash('x'), random.random(), list({'a', 'b', 'c', 'd'})"
     results = []
     for _ in range(2):
-        with WorkerPool(1) as pool:
+        with open_pool(1) as pool:
             results.append(run(pool, source, ()).outcomes[0])
     assert results[0].status == "value"
     assert results[0] == results[1]
@@ -143,11 +144,11 @@ def test_hash_and_random_are_the_same_in_every_worker():
 
 def test_the_environment_of_the_parent_stays_with_it(monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "hunter2")
-    with WorkerPool(1) as fresh:
+    with open_pool(1) as fresh:
         found = run(fresh, "import os\ndef f():\n    return dict(os.environ)", ()).outcomes[0].value
     assert "SECRET_KEY" not in found
-    fixed = {"PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "TZ", "PATH", "LD_BIND_NOW"}
-    assert fixed <= set(found) <= fixed | {"LD_LIBRARY_PATH"}
+    fixed = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    assert {name: found[name] for name in fixed} == fixed
 
 
 def test_our_own_package_is_not_importable(pool):
@@ -160,14 +161,14 @@ def test_an_object_comes_back_opaque(pool):
 
 
 def test_memory_is_limited():
-    with WorkerPool(1, Limits(memory_mib=128)) as pool:
+    with open_pool(1, Limits(memory_mib=128)) as pool:
         result = run(pool, "def f(n):\n    return len(bytearray(n << 20))", (8,), (512,))
     assert result.outcomes[0].value == 8 << 20
     assert result.outcomes[1].exception == "MemoryError"
 
 
 def test_a_value_over_the_output_limit_is_opaque_and_the_next_is_not():
-    with WorkerPool(1, Limits(output_bytes=1000)) as pool:
+    with open_pool(1, Limits(output_bytes=1000)) as pool:
         result = run(pool, "def f(n):\n    return 'x' * n", (10,), (5000,), (10,))
     assert [type(outcome.value) for outcome in result.outcomes] == [str, Opaque, str]
 
@@ -213,7 +214,7 @@ SWALLOW = "try: sum(range(100_000))\n        except BaseException: pass"  # the 
 @pytest.fixture(scope="module")
 def brisk_pool():
     """The limits of training: a loop costs a tenth of a second of processor time, whatever else the machine does."""
-    with WorkerPool(1, Limits(wall_s=30.0, cpu_s=0.1)) as pool:
+    with open_pool(1, Limits(wall_s=30.0, cpu_s=0.1)) as pool:
         yield pool
 
 
@@ -278,27 +279,3 @@ def test_a_file_of_the_workspace_wins_over_a_standard_module_of_its_name(pool):
     result = run(pool, "import statistics\ndef f():\n    return statistics.MINE", (), statistics="MINE = 1")
     assert result.outcomes[0].value == 1
 
-
-SOLUTION = {"m.py": "import math\nLIMIT = 3\ndef double(x):\n    return 2 * x\n"}
-
-
-@pytest.mark.parametrize(
-    ("source", "status", "exception"),
-    [
-        ("assert double(LIMIT) == 6\nassert math.pi > 3", "value", ""),
-        ("assert double(LIMIT) == 7", "raised", "AssertionError"),
-        ("import sys\nsys.exit(0)", "raised", "SystemExit"),
-        ("import os\nos._exit(0)", "died", "ProcessDied"),
-        ("assert triple(1) == 3", "raised", "NameError"),
-        ("def check(", "raised", "SyntaxError"),
-    ],
-)
-def test_a_script_passes_only_by_reaching_its_end(pool, source, status, exception):
-    outcome = pool.run_sync([Job(files=SOLUTION, run=Script(module="m", source=source))])[0].outcomes[0]
-    assert (outcome.status, outcome.exception) == (status, exception)
-
-
-def test_a_failing_script_tells_the_line(pool):
-    source = "x = 1\nassert double(x) == 3, 'twice'\n"
-    outcome = pool.run_sync([Job(files=SOLUTION, run=Script(module="m", source=source))])[0].outcomes[0]
-    assert (outcome.message, outcome.line) == ("twice", "assert double(x) == 3, 'twice'")

@@ -1,0 +1,1 @@
+"""Amounts in text: reading and adding them up."""
