@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults lint check bench equivalence phenomena clean
+.PHONY: help demo test test-assets faults lint check bench equivalence phenomena clean
 
 help:
 	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
 	@echo "make test    run the tests"
+	@echo "make test-assets  fetch the tokenizer that some tests need (make test does it; without it they are skipped)"
 	@echo "make faults  kill runs at many moments and compare what comes of them (minutes)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make check   lint and tests, as CI runs them"
@@ -24,7 +25,11 @@ demo: $(READY)
 	@echo "==> training: agentrl train bugfix-tiny"
 	$(BIN)/agentrl train bugfix-tiny
 
-test: $(READY)
+test-assets: $(READY)
+	@echo "==> fetching the tokenizer of Qwen3 into assets/"
+	@$(BIN)/python -m agentrl.tokens.assets assets
+
+test: $(READY) test-assets
 	@echo "==> running the tests"
 	$(BIN)/python -m pytest
 

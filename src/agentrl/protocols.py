@@ -52,6 +52,11 @@ class Renderer(Protocol):
     """Messages to token ids and back. Appending a message never changes the ids before it."""
 
     @property
+    def name(self) -> str:
+        """Equal names write and read equally. Part of what makes two agents the same."""
+        ...
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a reply. The sampled stop id belongs to the reply and is trained."""
         ...
@@ -60,8 +65,9 @@ class Renderer(Protocol):
         """The ids of each opening message, one tuple a message; tools go where the model expects them."""
         ...
 
-    def extend(self, message: Message) -> tuple[int, ...]:
-        """The ids that append one more message (a tool result, a user turn) to what was sampled."""
+    def extend(self, messages: Sequence[Message], sampled_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The ids that append messages (tool results, a user turn) behind the reply ``sampled_ids``, one tuple a
+        message. All that follow a reply are given together: templates put results of several calls into one turn."""
         ...
 
     def generation_prompt(self) -> tuple[int, ...]:

@@ -170,22 +170,22 @@ def test_a_conversation_token_by_token():
     first = ("<user>", "fix", "test_1", "L1", "def", "f", "(", "a", ",", "b", ")", ":")
     assert opening == ids(*first, "L2", "<in1>", "return", "a", "+", "b", "<end>")
     assert RENDERER.generation_prompt() == ids("<assistant>")
-    assert RENDERER.extend(Message(role="tool", content="passed")) == ids("<tool>", "passed", "<end>")
+    assert RENDERER.extend([Message(role="tool", content="passed")], ()) == (ids("<tool>", "passed", "<end>"),)
     # Words that help a large model to mend a call are not in this vocabulary.
-    assert RENDERER.extend(Message(role="tool", content="error: é")) == ids("<tool>", "error", "<end>")
+    assert RENDERER.extend([Message(role="tool", content="error: é")], ()) == (ids("<tool>", "error", "<end>"),)
 
 
 def test_what_a_message_becomes_does_not_depend_on_those_after_it():
     messages = [Message(role="user", content="fix test_1"), Message(role="tool", content="ok")]
     both, first = RENDERER.render(messages, TOOLS), RENDERER.render(messages[:1], TOOLS)
     assert both[:1] == first
-    assert both[1] == RENDERER.extend(messages[1])
+    assert both[1:] == RENDERER.extend(messages[1:], ())
 
 
 @pytest.mark.parametrize("role", ["system", "assistant"])
 def test_other_roles_are_refused(role):
     with pytest.raises(RendererError, match=role):
-        RENDERER.extend(Message(role=role, content="ok"))
+        RENDERER.extend([Message(role=role, content="ok")], ())
 
 
 def test_every_word_has_one_id():

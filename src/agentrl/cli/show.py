@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.cli.runs import DEFAULT_ROOT, open_run
 from agentrl.config import fingerprint
-from agentrl.errors import StoreError
+from agentrl.errors import RendererError, StoreError
 from agentrl.records import trace_to_json
 from agentrl.store import RunFolder
 from agentrl.types import Trace
@@ -27,6 +28,7 @@ RUN is a path, a name below --runs, or latest. An ID may be the beginning of one
 Examples:
   agentrl show latest
   agentrl show latest --trace ID --tokens
+  agentrl show latest --drift --tokenizer models/qwen3
   agentrl show runs/bugfix-tiny-0-20260101T000000Z --json
 """
 
@@ -40,6 +42,10 @@ def show(
     run: str = typer.Argument(..., metavar="RUN", help="A path, a name below --runs, or latest."),
     trace: str = typer.Option("", metavar="ID", help="Show this attempt turn by turn."),
     tokens: bool = typer.Option(False, "--tokens", help="With --trace: every token, its logprob, how it was trained."),
+    drift: bool = typer.Option(False, "--drift", help="What decoding and encoding the sampled tokens would change."),
+    tokenizer: Path | None = typer.Option(
+        None, metavar="DIR", help="With --drift: the model's tokenizer.json is here. [default: RUN/tokenizer]"
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
 ) -> None:
@@ -47,9 +53,15 @@ def show(
     folder = open_run(run, runs)
     if tokens and not trace:
         raise BadInput("--tokens needs --trace ID; `agentrl show RUN` lists some ids")
+    if tokenizer is not None and not drift:
+        raise BadInput("--tokenizer needs --drift")
+    found = None
     if trace:
         with bad_input_for(StoreError):
             found = folder.find_trace(trace)
+    if drift:
+        _show_drift(folder, found, tokenizer or folder.path / "tokenizer", as_json=as_json)
+    elif found is not None:
         _show_trace(folder, found, tokens=tokens, as_json=as_json)
     elif as_json:
         typer.echo(json.dumps(_run_as_json(folder)))
@@ -62,6 +74,23 @@ def _show_trace(folder: RunFolder, trace: Trace, *, tokens: bool, as_json: bool)
         typer.echo(json.dumps({**trace_to_json(trace), "reward": trace.reward}))
     else:
         Console().print(attempt(trace, folder.vocabulary(), tokens=tokens))
+
+
+def _show_drift(folder: RunFolder, trace: Trace | None, tokenizer: Path, *, as_json: bool) -> None:
+    """Of one attempt, or of all that the run kept."""
+    try:  # optional: the tokenizer's library, which nothing else of this command needs
+        from agentrl.tokens.drift import drift_lines, vocabulary_drift
+        from agentrl.tokens.vocabulary import Vocabulary
+    except ImportError as error:
+        raise BadInput(str(error)) from error
+    with bad_input_for(RendererError):
+        vocabulary = Vocabulary.load(tokenizer)
+        found = vocabulary_drift(folder.iter_traces() if trace is None else [trace], vocabulary)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "rate": found.rate}))
+        return
+    for line in drift_lines(found, vocabulary.decode):
+        typer.echo(line)
 
 
 def _show_run(folder: RunFolder) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from agentrl.errors import AgentRLError, EnvironmentFault, SamplerError
 from agentrl.protocols import Environment, Renderer, Session
-from agentrl.types import Completion, Message, Node, Observation, Stop, Task, ToolCall, ToolSpec
+from agentrl.tokens.toolcalls import MalformedPolicy
+from agentrl.types import Completion, Message, Node, Observation, Score, Stop, Task, ToolCall, ToolSpec
 
 Span = tuple[Message, tuple[int, ...]]
 """A message and its token ids."""
@@ -34,6 +35,7 @@ class Transcript:
     seconds: dict[str, float] = field(default_factory=lambda: {"sampling": 0.0, "tools": 0.0})
     states: list[str] = field(default_factory=list)
     num_tokens: int = 0
+    num_malformed: int = 0
 
     def add(self, message: Message, context_ids: Sequence[int] = (), completion: Completion | None = None) -> None:
         """Append one message's span to the conversation."""
@@ -54,16 +56,33 @@ class Transcript:
 
 
 class ToolLoop:
-    """Runs a conversation in which each reply makes tool calls."""
+    """Runs a conversation in which each reply makes tool calls.
 
-    def __init__(self, renderer: Renderer, limits: Limits) -> None:
+    A malformed call is answered with what is wrong with it; ``malformed`` may end the attempt or take from its reward.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        limits: Limits,
+        malformed: MalformedPolicy = MalformedPolicy(),  # noqa: B008 (frozen)
+    ) -> None:
         self.renderer = renderer
         self.limits = limits
+        self.malformed = malformed
 
     @property
     def fingerprint(self) -> str:
         """What makes two harnesses the same agent."""
-        return f"tool-loop-v1/{type(self.renderer).__name__}/{self.limits}"
+        policy = "" if self.malformed == MalformedPolicy() else f"/{self.malformed}"
+        return f"tool-loop-v1/{self.renderer.name}/{self.limits}{policy}"
+
+    def penalties(self, transcript: Transcript) -> tuple[Score, ...]:
+        """What the policy's malformed calls take from its reward; nothing where they cost nothing."""
+        count, penalty = transcript.num_malformed, self.malformed.penalty
+        if not penalty:
+            return ()
+        return (Score(name="malformed_calls", value=-penalty * count, explanation=f"{count} at -{penalty} each"),)
 
     async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
         """Play one attempt into ``transcript``; it holds all that happened even when this raises.
@@ -78,10 +97,12 @@ class ToolLoop:
                 reply = await self._turn(session, unsent, tools, transcript, environment.state())
                 if reply is None:
                     return
-                for call in reply.tool_calls:
-                    if await self._answer(environment, call, unsent, transcript):
-                        transcript.stop = Stop.DONE
-                        return
+                transcript.stop = await self._answer(environment, reply.tool_calls, unsent, transcript)
+                if transcript.stop is not None:
+                    return
+                messages = [message for message, _ in unsent]
+                spans = self.renderer.extend(messages, transcript.nodes[-1].sampled_ids)
+                unsent[:] = zip(messages, spans, strict=True)
             transcript.stop = Stop.MAX_TURNS
         finally:  # for people; the policy never saw them, so they have no ids
             for message, _ in unsent:
@@ -119,13 +140,20 @@ class ToolLoop:
         return reply
 
     async def _answer(
-        self, environment: Environment, call: ToolCall, unsent: list[Span], transcript: Transcript
-    ) -> bool:
-        """Carry out one call. True when it ended the attempt; its answer then needs no ids."""
-        observation = await self._call(environment, call, transcript)
-        answer = Message(role="tool", content=observation.content, tool_call_id=call.id)
-        unsent.append((answer, () if observation.done else self.renderer.extend(answer)))
-        return observation.done
+        self, environment: Environment, calls: Sequence[ToolCall], unsent: list[Span], transcript: Transcript
+    ) -> Stop | None:
+        """Carry out the calls of a reply, in their order. Says why they ended the attempt, if they did; the answers
+        then need no ids."""
+        for call in calls:
+            if self.malformed.concerns(call):
+                transcript.num_malformed += 1
+                if self.malformed.end:
+                    return Stop.MALFORMED
+            observation = await self._call(environment, call, transcript)
+            unsent.append((Message(role="tool", content=observation.content, tool_call_id=call.id), ()))
+            if observation.done:
+                return Stop.DONE
+        return None
 
     async def _reply(
         self, session: Session, context_ids: Sequence[int], max_tokens: int, transcript: Transcript

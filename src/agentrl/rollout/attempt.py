@@ -41,6 +41,7 @@ async def attempt(
             await session.close()
         if score:
             scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
+            scores += harness.penalties(transcript)
     except Exception as error:  # whatever breaks is a fault of ours, never the policy's
         fault = _fault(error)
     if environment is not None:

@@ -176,6 +176,11 @@ class TinyRenderer:
     """
 
     @property
+    def name(self) -> str:
+        """There is one way to write and read this language."""
+        return "TinyRenderer"
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """The end marker."""
         return frozenset((IDS["<end>"],))
@@ -187,14 +192,17 @@ class TinyRenderer:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002
         """The ids of each opening message. Tool schemas are not spelt out: TinyAgent knows its four tools."""
-        return tuple(self.extend(message) for message in messages)
+        return tuple(self._written(message) for message in messages)
 
-    def extend(self, message: Message) -> tuple[int, ...]:
-        """The ids that append a user or tool message.
+    def extend(self, messages: Sequence[Message], sampled_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002
+        """The ids that append user or tool messages.
 
         Raises:
             RendererError: another role, or text outside of the vocabulary.
         """
+        return tuple(self._written(message) for message in messages)
+
+    def _written(self, message: Message) -> tuple[int, ...]:
         if message.role not in ("user", "tool"):
             raise RendererError(f"TinyAgent has no {message.role!r} messages; use user or tool")
         content = "error" if message.content.startswith("error") else message.content

@@ -1,0 +1,129 @@
+"""Any chat template of Hugging Face as a renderer, where it is proved that conversations may grow by appending.
+
+    renderer = TemplateRenderer(Vocabulary.load("some-model"))
+
+A template that writes history anew is refused when it is loaded, with the reason and what to use instead. One that
+does so only behind a user's message (Qwen3 drops thoughts then) is taken, and refuses that one message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import date
+from itertools import accumulate, pairwise, takewhile
+from typing import Any
+
+from agentrl.errors import RendererError
+from agentrl.tokens.chat import check_results
+from agentrl.tokens.jinja import ChatTemplate
+from agentrl.tokens.probe import CALL, QUESTION, nearest, prove
+from agentrl.tokens.toolcalls import read_reply
+from agentrl.tokens.vocabulary import Vocabulary, num_common
+from agentrl.types import Message, ToolSpec
+
+_REPLY = "A plum."
+
+
+class TemplateRenderer:
+    """Messages to ids and back, by a model's own chat template.
+
+    Args:
+        vocabulary: whose configuration holds the template.
+        options: variables of the template, such as ``{"enable_thinking": False}``.
+        today: the date that some templates print.
+
+    Raises:
+        RendererError: no template, or one for which appending is not sound.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, options: Mapping[str, Any] | None = None, today: date | None = None
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.options = dict(options or {})
+        self._template = ChatTemplate(vocabulary, self.options, today)
+        self.proof = prove(self._template)
+        ends = {self.proof.stop_id, vocabulary.controls.get(str(self._template.options.get("eos_token")))}
+        self.stop_ids = frozenset(index for index in ends if index is not None)
+        self._day = today
+
+    @property
+    def name(self) -> str:
+        """Equal names write and read equally."""
+        digest = hashlib.sha256(self._template.source.encode()).hexdigest()[:12]
+        return f"template-v1({digest}, {sorted(self.options.items())}, {self._day})"
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[tuple[int, ...], ...]:
+        """The ids of a conversation, one tuple a message. What a template writes only once a later message is there
+        (a system text within a user's turn) stands in the tuple of that one.
+
+        Raises:
+            RendererError: the template cannot write these messages or tools.
+        """
+        if tools and "tools" in self.proof.refused:
+            raise RendererError(f"{self.proof.refused['tools']}; {nearest(self._template)}")
+        check_results(messages)
+        return self._spans((), messages, tools)
+
+    def extend(self, messages: Sequence[Message], sampled_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The ids that append messages behind a sampled reply, one tuple a message.
+
+        A reply that was cut, or ended in another way than the template's, gets its end of turn there, untrained.
+
+        Raises:
+            RendererError: no message, or one that cannot be appended.
+        """
+        if not messages:
+            raise RendererError("extend() needs at least one message to append")
+        for message in messages:
+            reason = "it is sampled" if message.role == "assistant" else self.proof.refused.get(message.role)
+            if reason is not None:
+                raise RendererError(f"a {message.role} message cannot be appended: {reason}; {nearest(self._template)}")
+        num_results = sum(1 for _ in takewhile(lambda message: message.role == "tool", messages))
+        reply = Message(role="assistant", content=_REPLY, tool_calls=(CALL,) * num_results)
+        first, *others = self._spans((QUESTION, reply), messages, ())
+        closed = len(sampled_ids) > 0 and sampled_ids[-1] == self.proof.stop_id
+        return ((() if closed else (self.proof.stop_id,)) + first, *others)
+
+    def generation_prompt(self) -> tuple[int, ...]:
+        """The ids that open the policy's turn."""
+        return self.proof.prompt_ids
+
+    def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message in a reply. Never raises: what is malformed is said in a call's `problem`."""
+        stopped = len(sampled_ids) > 0 and sampled_ids[-1] in self.stop_ids
+        return read_reply(self.decode(sampled_ids[:-1] if stopped else sampled_ids), tools).message()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text for people, control tokens spelt out."""
+        return self.vocabulary.decode(token_ids)
+
+    def _spans(
+        self, history: Sequence[Message], messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[tuple[int, ...], ...]:
+        """The ids of messages behind a history, up to whose last stop id all is left out."""
+        whole = self._template.ids((*history, *messages), tools)
+        start = _after(whole, self.proof.stop_id, self._count_stops(history)) if history else 0
+        ends = [self._end((*history, *messages[:count]), tools, whole) for count in range(1, len(messages))]
+        cuts = list(accumulate([start, *ends, len(whole)], max))
+        return tuple(whole[a:b] for a, b in pairwise(cuts))
+
+    def _count_stops(self, history: Sequence[Message]) -> int:
+        return self._template.ids(history).count(self.proof.stop_id)
+
+    def _end(self, messages: Sequence[Message], tools: Sequence[ToolSpec], whole: tuple[int, ...]) -> int:
+        """How many ids of the whole are those of its first messages."""
+        try:
+            found = self._template.ids(messages, tools)
+        except RendererError:  # some templates take no conversation that ends so
+            return 0
+        return num_common(found, whole)
+
+
+def _after(ids: tuple[int, ...], stop: int, count: int) -> int:
+    """The place behind the stop id of that number."""
+    place = 0
+    for _ in range(count):
+        place = ids.index(stop, place) + 1
+    return place
