@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from agentrl.cli import COMMANDS
 from tests.cli.conftest import Command
 
 HEAVY = ("torch", "scipy", "matplotlib", "numpy", "pydantic")
@@ -35,7 +36,7 @@ def test_the_short_option_shows_the_same_help(agentrl: Command, words: tuple[str
 def test_a_misspelled_command_is_answered_with_the_nearest(agentrl: Command) -> None:
     done = agentrl("trian")
     assert (done.returncode, done.stdout) == (2, "")
-    commands = "train, show, algorithms, check, tasks, grade, sandbox"
+    commands = ", ".join(COMMANDS)
     assert done.stderr == f"error: there is no command 'trian'; did you mean 'train'? the commands are {commands}\n"
 
 

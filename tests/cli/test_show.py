@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from agentrl.store import RunFolder
 from tests.cli.conftest import Command
@@ -87,6 +88,8 @@ def test_the_runs_of_another_root_are_nearby_too(agentrl: Command, run_folder: R
         (["latest", "--trace", "rl-4"], "the nearest are rl-3-"),
         (["latest", "--trace", "rl"], "2 traces start with 'rl': rl-3-0, rl-3-1"),
         (["latest", "--tokens"], "--tokens needs --trace ID"),
+        (["latest", "--drift"], "tokenizer has no tokenizer.json; name a folder"),
+        (["latest", "--tokenizer", "x"], "--tokenizer needs --drift"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr(
@@ -99,6 +102,38 @@ def test_bad_input_is_one_line_on_stderr(
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def tokenizer_folder(path: Path, pieces: list[str]) -> Path:
+    """A tokenizer of whole words with the longest first: piece by piece, spaces none."""
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, [("a", "b")]))
+    tokenizer.decoder = decoders.Fuse()
+    path.mkdir()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_what_encoding_again_would_change(agentrl: Command, run_folder: RunFolder, tmp_path: Path) -> None:
+    # The attempts have the ids 0 1 | 0, sampled 2 3. With the pieces c d a b ab, "ab" is one piece.
+    folder = tokenizer_folder(tmp_path / "model", ["c", "d", "a", "b", "ab"])
+    out = agentrl("show", "latest", "--drift", "--tokenizer", str(folder)).stdout.splitlines()
+    assert out[0].startswith(
+        "4 of 4 sampled tokens (100.000%) would be lost by decoding and encoding, in 2 of 2 replies"
+    )
+    assert out[1:] == [f"rl-3-{i}, node 1, at 1 (2 sampled): 2:'a' 3:'b' -> 4:'ab'" for i in (0, 1)]
+    one = agentrl("show", "latest", "--trace", "rl-3-0", "--drift", "--tokenizer", str(folder), "--json").stdout
+    assert (json.loads(one)["num_drifted"], json.loads(one)["rate"]) == (2, 1.0)
+    folder.rename(run_folder.path / "tokenizer")
+    assert agentrl("show", "latest", "--drift").stdout.splitlines() == out
+
+
+def test_a_tokenizer_with_too_few_ids_is_another_models(
+    agentrl: Command, run_folder: RunFolder, tmp_path: Path
+) -> None:
+    folder = tokenizer_folder(tmp_path / "model", ["a", "b", "ab"])
+    done = agentrl("show", "latest", "--drift", "--tokenizer", str(folder))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "trace 'rl-3-0' has the id 3 and the vocabulary ends at 2" in done.stderr
 
 
 def test_a_damaged_run_is_a_failure_and_not_bad_input(agentrl: Command, run_folder: RunFolder) -> None:

@@ -19,12 +19,16 @@ from agentrl.errors import AgentRLError, ConfigError
 
 COMMANDS = {
     "train": ("agentrl.cli.train", "Train an agent with a recipe, and measure it before and after."),
+    "eval": ("agentrl.cli.eval", "Evaluate a policy on held-out tasks, with intervals; go on with what is missing."),
+    "compare": ("agentrl.cli.compare", "Compare checkpoints, pairwise by task, with what may be concluded."),
+    "plan": ("agentrl.cli.plan", "Say how many tasks and attempts show a difference, and what they cost."),
     "show": ("agentrl.cli.show", "Look at a run, or at one attempt token by token."),
     "algorithms": ("agentrl.cli.algorithms", "List the algorithms, or say what one of them is."),
     "check": ("agentrl.cli.check", "Check that a loss is the same however a step is laid out."),
     "tasks": ("agentrl.cli.tasks", "List, show, validate and export the tasks of the BugFix gym."),
     "grade": ("agentrl.cli.grade", "Grade a directory by the hidden tests of a task, as training would."),
     "sandbox": ("agentrl.cli.sandbox", "Say how well this machine keeps untrusted code inside."),
+    "bench": ("agentrl.cli.bench", "Measure this machine: what isolation and grading cost."),
 }
 """Name of each command: the module whose ``register(app)`` adds it, and its line in the help."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.errors import SamplerError
+from agentrl.evals.running import labelled
 from agentrl.evals.stats import Interval, pass_at_1
 from agentrl.harness.loop import ToolLoop
 from agentrl.protocols import Sampler, TaskSet
@@ -15,7 +16,7 @@ from agentrl.types import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Rewards by task, the attempts behind them, and pass@1 with its interval."""
+    """Rewards by task, the attempts behind them labelled with their tasks' clusters, and pass@1 with its interval."""
 
     outcomes: dict[str, tuple[float | None, ...]]
     traces: tuple[Trace, ...]
@@ -33,7 +34,7 @@ async def evaluate(
     """
     tasks = [task_set[index] for index in range(len(task_set))]
     groups = await rollout(task_set, tasks, harness=harness, sampler=sampler, attempts=attempts, seed=seed, name=name)
-    traces = tuple(trace for group in groups for trace in group.traces)
+    traces = tuple(labelled(trace, task_set, group.task) for group in groups for trace in group.traces)
     _one_version(traces)
     outcomes = {group.task.id: group.rewards for group in groups}
     return Evaluation(outcomes=outcomes, traces=traces, pass_at_1=pass_at_1(outcomes))

@@ -1,6 +1,5 @@
-"""Intervals against published worked numbers, exact edge cases, and coverage by simulation."""
+"""The two numbers of a training run: worked numbers, exact edge cases, and coverage by simulation."""
 
-import doctest
 import math
 
 import numpy as np
@@ -9,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from agentrl.evals import stats
-from agentrl.evals.stats import paired_difference, pass_at_1, pass_at_k, standard_error, wilson
+from agentrl.evals.stats import paired_difference, pass_at_1, standard_error, wilson
 
 T9 = 2.2621571627  # 97.5 % quantile of Student's t with 9 degrees of freedom
 T7 = 2.3646242516  # with 7
@@ -18,34 +16,6 @@ T7 = 2.3646242516  # with 7
 
 def one_each(values):
     return {f"task{i}": [value] for i, value in enumerate(values)}
-
-
-def test_pass_at_k_is_the_unbiased_estimate():
-    assert pass_at_k(10, 3, 1) == pytest.approx(0.3, abs=1e-12)
-    assert pass_at_k(10, 3, 5) == pytest.approx(0.916667, abs=1e-6)
-    # Negative control: the plug-in 1 - (1 - c/n)^k is biased.
-    assert abs(pass_at_k(10, 3, 5) - (1 - 0.7**5)) > 0.08
-
-
-@settings(deadline=None)
-@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
-def test_pass_at_k_agrees_with_the_product_form(n_c_k):
-    n, c, k = n_c_k
-    product = 1.0 if n - c < k else 1 - math.prod(1 - k / i for i in range(n - c + 1, n + 1))
-    assert pass_at_k(n, c, k) == pytest.approx(product, abs=1e-12)
-
-
-def test_pass_at_k_over_a_suite_with_its_standard_error():
-    values = [pass_at_k(8, c, 4) for c in (0, 1, 4, 8)]
-    assert values == pytest.approx([0, 0.5, 0.985714, 1], abs=1e-6)
-    assert sum(values) / 4 == pytest.approx(0.621429, abs=1e-6)
-    assert standard_error(values) == pytest.approx(0.237511, abs=1e-6)
-
-
-@pytest.mark.parametrize(("n", "c", "k"), [(2, 1, 4), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
-def test_pass_at_k_is_refused_where_it_has_no_unbiased_estimate(n, c, k):
-    with pytest.raises(ValueError, match="attempts"):
-        pass_at_k(n, c, k)
 
 
 CLUSTERS = {"a": [1, 1, 1], "b": [0, 0, 0], "c": [1, 0, 1], "d": [1, 1, 0]}
@@ -76,10 +46,12 @@ def test_the_interval_is_clustered_by_task():
     assert (interval.method, interval.num_tasks, interval.num_attempts) == ("t over tasks", 8, 24)
 
 
-def test_the_interval_is_cut_to_what_a_rate_can_be():
-    # 0.583 +- 3.182 * 0.2097 reaches past both ends.
+def test_near_the_ends_the_interval_is_wilsons_for_the_effective_number_of_tasks():
+    # 0.583 +- 3.182 * 0.2097 would reach past both ends. p (1 - p) / 0.209718^2 = 5.526316 trials, with t = 3.182446:
+    # (7/12 + t^2/2n +- t sqrt(p (1 - p)/n + t^2/4n^2)) / (1 + t^2/n) = (1.499668 +- 1.133629) / 2.832671
     interval = pass_at_1(CLUSTERS)
-    assert (interval.low, interval.high) == (0.0, 1.0)
+    assert interval.method == "wilson, effective tasks"
+    assert (interval.low, interval.high) == pytest.approx((0.129221, 0.929616), abs=1e-6)
 
 
 def test_every_task_counts_alike_whatever_its_attempts():
@@ -224,9 +196,3 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 0.93 <= hits / repeats <= 0.97
     # Negative control: a hundred attempts taken as independent.
     assert naive_hits / repeats < 0.85
-
-
-def test_the_examples_in_the_docstrings_run():
-    result = doctest.testmod(stats)
-    assert result.attempted > 0
-    assert result.failed == 0

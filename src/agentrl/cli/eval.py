@@ -1,0 +1,229 @@
+"""``agentrl eval``: a policy on held-out tasks, with intervals, in a folder that can be gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli.attempts import bad_values, read_table
+from agentrl.cli.eval_parts import Asked, folder_of, library, maker
+from agentrl.cli.eval_show import Ended, Watcher, missing_share, print_results
+from agentrl.cli.interrupt import stop_on_interrupt
+from agentrl.cli.runs import DEFAULT_ROOT
+from agentrl.errors import ConfigError, StoreError, TaskError
+from agentrl.evals.baselines import CEILING, FLOORS, no_ceiling
+from agentrl.evals.folder import EvaluationFolder
+from agentrl.evals.names import parse_policy, parse_tasks
+from agentrl.evals.result import summarize, table_of
+from agentrl.evals.running import Evaluator
+from agentrl.evals.stopping import Question, means_of
+from agentrl.ui.live import PlainReporter
+
+HELP = """Evaluate a policy on held-out tasks.
+
+TASKS is a recipe (bugfix-tiny, or a .toml file), a level of the gym (bugfix-v1/tiny, see --split), or
+humanevalfix:FILE.jsonl. The policy is a run (RUN for its latest checkpoint, RUN@STEP, RUN@before), sampled as in
+training, or a script: submit (hands in at once), random (random legal calls), reference (the task set's solution).
+
+Attempts are kept as they come. The same command again goes on with what is missing, and with a larger --tasks or
+--attempts makes only what is new. Another policy, temperature, seed or setting gets another folder.
+
+While it runs the interval is shown for orientation. --stop-when-decided ends the evaluation as soon as a test that is
+valid at every look says that the score is above or below --target, or that of --against on the same tasks.
+
+\b
+Exit status: 0 done, 1 more attempts could not be scored than --max-missing, 2 bad input, 130 Ctrl-C.
+
+\b
+Examples:
+  agentrl eval bugfix-tiny --policy latest --tasks 200 --attempts 4
+  agentrl eval bugfix-tiny --policy runs/a@100 --baselines
+  agentrl eval bugfix-tiny --policy runs/b --against runs/a --stop-when-decided
+  agentrl eval humanevalfix:humanevalfix.jsonl --policy reference --tasks 20
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("eval", help=HELP)(run)
+
+
+def run(
+    tasks_word: str = typer.Argument(..., metavar="TASKS", help="A recipe or a task set."),
+    policy: str = typer.Option(..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, submit, random or reference."),
+    tasks: int = typer.Option(200, metavar="N", help="The first N tasks of the split."),
+    attempts: int = typer.Option(1, metavar="K", help="Attempts at each task."),
+    split: str = typer.Option("test", metavar="SPLIT", help="test, validation or train."),
+    temperature: float = typer.Option(
+        None, metavar="T", help="Of sampling; that of training by default, 0 for greedy."
+    ),
+    seed: int = typer.Option(0, metavar="N", help="Of the attempts' draws and of the order of tasks."),
+    baselines: bool = typer.Option(False, "--baselines", help="Also a floor and a ceiling on the same tasks."),
+    against: str = typer.Option("", metavar="SOURCE", help="Another evaluation of the same tasks, to compare with."),
+    target: float = typer.Option(None, metavar="X", help="A score to be above or below."),
+    margin: float = typer.Option(0.0, metavar="X", help="Being this close also decides."),
+    stop_when_decided: bool = typer.Option(
+        False, "--stop-when-decided", help="End early; needs --against or --target."
+    ),
+    max_missing: float = typer.Option(0.05, metavar="SHARE", help="Exit 1 when more attempts could not be scored."),
+    out: Path = typer.Option(None, metavar="DIR", help="Where it is kept; below the run by default."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON; progress goes to stderr."),
+    runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
+) -> None:
+    """Evaluate a policy."""
+    _check_numbers(tasks=tasks, attempts=attempts, seed=seed, margin=margin, max_missing=max_missing)
+    with bad_input_for(StoreError, ConfigError):
+        asked = Asked(
+            tasks=parse_tasks(tasks_word),
+            policy=parse_policy(policy, runs),
+            word=policy,
+            split=split,
+            num_tasks=tasks,
+            attempts=attempts,
+            temperature=temperature,
+            seed=seed,
+            out=out,
+            runs=runs,
+            question=_question(against, target, margin, stop_when_decided, runs),
+        )
+    console = Console(stderr=as_json)
+    reporter = PlainReporter(sys.stderr if as_json else sys.stdout)
+    again = "the same command goes on with what is missing"
+    stopping = f"stopping when the attempts that are under way have ended (Ctrl-C again stops at once); {again}"
+    with stop_on_interrupt(reporter.request_stop, lambda _: reporter.note(stopping), again):
+        ended = _evaluate_all(asked, reporter, console, baselines=baselines)
+    if as_json:
+        typer.echo(json.dumps(_plain(ended), allow_nan=False))
+    else:
+        print_results(console, ended)
+    if reporter.stop_requested:
+        raise typer.Exit(130)
+    if any(missing_share(one.result) > max_missing for one in ended):
+        reporter.note(f"more than {max_missing:.0%} of the attempts could not be scored; {again}")
+        raise typer.Exit(1)
+
+
+def _check_numbers(*, tasks: int, attempts: int, seed: int, margin: float, max_missing: float) -> None:
+    for name, value, least in (("tasks", tasks, 2), ("attempts", attempts, 1), ("seed", seed, 0)):
+        if value < least:
+            raise BadInput(f"--{name} {value}: write {least} or more")
+    if margin < 0:
+        raise BadInput(f"--margin {margin:g} is negative; write 0 or more")
+    if not 0.0 <= max_missing <= 1.0:
+        raise BadInput(f"--max-missing {max_missing:g} is no share; write a number from 0 to 1")
+
+
+def _question(against: str, target: float | None, margin: float, stop: bool, runs: Path) -> Question | None:
+    if target is not None and against:
+        raise BadInput("--target and --against ask two questions; leave one of them out")
+    if target is None and not against:
+        if stop or margin:
+            raise BadInput("--stop-when-decided and --margin need a question: add --against SOURCE or --target X")
+        return None
+    if target is not None and not 0.0 <= target <= 1.0:
+        raise BadInput(f"--target {target:g} is not in [0, 1], where scores are")
+    if not stop:
+        raise BadInput("--target and --against are what --stop-when-decided decides; add it, or use `agentrl compare`")
+    if target is not None:
+        return Question(target=target, margin=margin)
+    with bad_values():
+        return Question(baseline=means_of(read_table([against], runs, "", "zero")), margin=margin)
+
+
+def _evaluate_all(asked: Asked, reporter: PlainReporter, console: Console, *, baselines: bool) -> list[Ended]:
+    parts_of = library()
+    with ExitStack() as stack, bad_input_for(TaskError, StoreError):
+        make = maker(asked, parts_of, reporter, stack)
+        ended = [_evaluate(asked, make(""), reporter, console)]
+        if baselines:
+            for name in _baselines(asked, make(FLOORS[0]).task_set, reporter):
+                if not reporter.stop_requested:
+                    ended.append(_evaluate(asked, make(name), reporter, console))
+    return ended
+
+
+def _baselines(asked: Asked, task_set: Any, reporter: PlainReporter) -> list[str]:
+    names = [name for name in FLOORS if name != asked.policy.scripted]
+    reason = no_ceiling(task_set)
+    if reason:
+        reporter.note(reason)
+    elif asked.policy.scripted != CEILING:
+        names.append(CEILING)
+    return names
+
+
+def _evaluate(asked: Asked, parts: Any, reporter: PlainReporter, console: Console) -> Ended:
+    main = parts.spec.policy == asked.word
+    out = asked.out
+    if out is not None and not main:
+        out = out.with_name(f"{out.name}-{parts.spec.policy}")
+    run_path = None if asked.policy.run is None else asked.policy.run.path
+    tasks = parts.tasks
+    if main and asked.question is not None:
+        asked.question.check([task.id for task in tasks])
+    folder = EvaluationFolder.begin(folder_of(out, run_path, asked.runs, parts.spec), parts.spec, tasks)
+    if run_path is not None:
+        folder.adopt(run_path)
+    reporter.note(f"{parts.spec.policy}: {len(tasks)} tasks, {asked.attempts} attempt(s) at each, in {folder.path}")
+    evaluator = Evaluator(
+        folder=folder,
+        task_set=parts.task_set,
+        harness=parts.harness,
+        open_session=parts.open_session,
+        version=parts.spec.version,
+        seed=asked.seed,
+    )
+    watch = Watcher(reporter, console, asked.question if main else None)
+    with watch.shown():
+        asyncio.run(evaluator.run(tasks, asked.attempts, watch))
+    return _finish(folder, watch, parts.sandbox, asked)
+
+
+def _finish(folder: EvaluationFolder, watch: Watcher, sandbox: Any, asked: Asked) -> Ended:
+    assert watch.last is not None
+    traces = watch.last.traces
+    before = _earlier(folder)
+    played, seconds = watch.played + before["played"], watch.seconds + before["wall_s"]
+    result: dict[str, Any] = {
+        "folder": str(folder.path),
+        "spec": asdict(folder.spec),
+        "asked": {"tasks": asked.num_tasks, "attempts": asked.attempts, "split": asked.split},
+        "complete": watch.last.done == watch.last.total,
+        "decision": None if watch.decision is None else asdict(watch.decision),
+        "sandbox": sandbox,
+        "played": played,
+        "wall_s": seconds,
+        "seconds_per_attempt": seconds / played if played else None,
+        "figures": {},
+    }
+    if traces:
+        table = table_of(folder.spec.policy, traces)
+        result |= summarize(table, traces)
+        if result["scores"]:
+            figures = importlib.import_module("agentrl.evals.figures")  # takes seconds, and help does not need it
+            result["figures"] = {name: str(path) for name, path in figures.draw_evaluation(table, folder.path).items()}
+    folder.finish(result)
+    return Ended(folder, result)
+
+
+def _earlier(folder: EvaluationFolder) -> dict[str, Any]:
+    """How many attempts were played before in this folder, and for how long."""
+    path = folder.path / "result.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {"played": found.get("played", 0), "wall_s": found.get("wall_s", 0.0)}
+
+
+def _plain(ended: list[Ended]) -> dict[str, Any]:
+    """The policy's result with those of the baselines by name."""
+    first, *others = [{**one.result, "missing_share": missing_share(one.result)} for one in ended]
+    return {**first, "baselines": {one["spec"]["policy"]: one for one in others}}

@@ -1,0 +1,174 @@
+"""The parts of an evaluation as the words of ``agentrl eval`` ask for them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli.attempts import bad_values
+from agentrl.errors import SamplerError
+from agentrl.evals.folder import Spec
+from agentrl.evals.names import Policy, Tasks
+from agentrl.evals.stopping import Question
+from agentrl.protocols import Environment
+from agentrl.tasks.bugfix.taskset import BugFix
+from agentrl.tasks.humanevalfix import HumanEvalFix
+from agentrl.types import Task
+from agentrl.ui.live import PlainReporter
+
+Maker = Callable[[str], Any]
+"""Gives the parts for a scripted policy by its name, or with no name for the policy that was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The command's words, checked."""
+
+    tasks: Tasks
+    policy: Policy
+    word: str
+    split: str
+    num_tasks: int
+    attempts: int
+    temperature: float | None
+    seed: int
+    out: Path | None
+    runs: Path
+    question: Question | None
+
+
+def library() -> Any:
+    """The parts that need torch, loaded when an evaluation starts.
+
+    Raises:
+        BadInput: torch is missing.
+    """
+    try:
+        return importlib.import_module("agentrl.loops.evaluation")
+    except (ImportError, OSError) as error:
+        raise BadInput(f"torch cannot be imported ({error}); install it: pip install 'torch>=2.9'") from error
+
+
+def maker(asked: Asked, parts_of: Any, reporter: PlainReporter, stack: ExitStack) -> Maker:
+    """What makes the parts.
+
+    Args:
+        asked: the command's words.
+        parts_of: the module `library` gives.
+        reporter: is told what takes long.
+        stack: closes what was opened.
+
+    Raises:
+        BadInput: the policy cannot do these tasks.
+    """
+    if asked.policy.run is None:
+        if asked.temperature is not None:
+            raise BadInput(
+                f"--temperature {asked.temperature:g}: the script {asked.word} samples nothing; leave it out"
+            )
+        task_set, settings, turns = _task_set(asked, stack)
+        return lambda name: _scripted(parts_of, asked, name or asked.policy.scripted, task_set, settings, turns)
+    if asked.tasks.source or asked.tasks.level != "tiny":
+        raise BadInput(
+            f"{asked.word} is a TinyAgent, whose vocabulary is that of bugfix-v1/tiny alone; evaluate it on that, or "
+            "give a script as --policy"
+        )
+    folder = asked.policy.run
+    config = folder.config
+    if asked.tasks.recipe is not None:
+        config = config.model_copy(update={"tasks": asked.tasks.recipe.tasks})
+    checkpoint = parts_of.find_checkpoint(folder, asked.policy.step)
+    context = stack.enter_context(parts_of.open_context(config, reporter))
+    temperature = config.rl.temperature if asked.temperature is None else asked.temperature
+    with bad_input_for(SamplerError):
+        parts = parts_of.run_parts(
+            context,
+            checkpoint,
+            word=asked.word,
+            split=asked.split,
+            num_tasks=asked.num_tasks,
+            temperature=temperature,
+            seed=asked.seed,
+        )
+    settings, turns = parts.spec.settings, config.tasks.max_turns
+    return lambda name: _scripted(parts_of, asked, name, parts.task_set, settings, turns) if name else parts
+
+
+def _scripted(
+    parts_of: Any, asked: Asked, name: str, task_set: Any, settings: Mapping[str, Any], turns: int | None
+) -> Any:
+    with bad_values():
+        return parts_of.scripted_parts(
+            name, task_set, split=asked.split, settings=settings, turns=turns, seed=asked.seed
+        )
+
+
+def _task_set(asked: Asked, stack: ExitStack) -> tuple[Any, Mapping[str, Any], int | None]:
+    """The tasks without a run, their settings, and the turns that a recipe gives."""
+    if asked.tasks.source:
+        found = HumanEvalFix(asked.tasks.source)
+        stack.callback(found.close)
+        if asked.num_tasks > len(found):
+            raise BadInput(f"--tasks {asked.num_tasks}: {found.id} has {len(found)}")
+        return _First(found, asked.num_tasks), {}, None
+    recipe = asked.tasks.recipe
+    if recipe is None:
+        gym = BugFix(asked.tasks.level, asked.split, asked.num_tasks)
+        stack.callback(gym.close)
+        return gym, {}, None
+    settings = recipe.tasks
+    gym = BugFix(
+        settings.level,
+        asked.split,
+        asked.num_tasks,
+        report=settings.report,
+        tests_writable=settings.tests_writable,
+        reward=settings.reward,
+        show_results=settings.show_results,
+        on_hack=settings.on_hack,
+    )
+    stack.callback(gym.close)
+    return gym, {"tasks": settings.model_dump(exclude={"train_tasks"})}, settings.max_turns
+
+
+class _First:
+    """The first tasks of a set."""
+
+    def __init__(self, task_set: HumanEvalFix, number: int) -> None:
+        self.id = task_set.id
+        self._task_set = task_set
+        self._tasks = [task_set[index] for index in range(number)]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        return self._tasks[index]
+
+    def environment(self, task: Task) -> Environment:
+        """A fresh environment for one attempt at a task."""
+        return self._task_set.environment(task)
+
+    def solution(self, task_id: str) -> Mapping[str, str]:
+        """The right files of a task."""
+        return self._task_set.solution(task_id)
+
+
+def folder_of(asked_out: Path | None, run: Path | None, runs: Path, spec: Spec) -> Path:
+    """Where an evaluation is kept: below the run, under a name that differs where what is evaluated differs.
+
+    Scripted policies beside ``--out DIR`` are kept in ``DIR-NAME``.
+    """
+    if asked_out is not None:
+        return asked_out
+    identity = {name: value for name, value in asdict(spec).items() if name != "policy"}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:6]
+    place = spec.task_set.replace("/", "-")
+    return (run or runs) / "evals" / f"{spec.weights.split()[0]}-{place}-{digest}"

@@ -1,0 +1,84 @@
+"""Words of the command line that name tasks to evaluate on and policies to evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.config import TrainConfig, load_recipe, recipe_names
+from agentrl.errors import ConfigError, StoreError
+from agentrl.evals.baselines import CEILING, FLOORS
+from agentrl.evals.load import find_run, split_step
+from agentrl.fields import nearest
+from agentrl.store import RunFolder
+from agentrl.tasks import humanevalfix
+from agentrl.tasks.bugfix.taskset import LEVELS, VERSION
+
+SCRIPTED = (*FLOORS, CEILING)
+HUMANEVALFIX = "humanevalfix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """What to evaluate on: a level of BugFix, as a recipe has it or plain, or HumanEvalFix from a file or the hub."""
+
+    level: str = ""
+    recipe: TrainConfig | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What to evaluate: a run with a step, or a scripted policy by its name."""
+
+    run: RunFolder | None = None
+    step: str = ""
+    scripted: str = ""
+
+
+def parse_tasks(word: str) -> Tasks:
+    """A task set or a recipe.
+
+    Raises:
+        ConfigError: it is neither; with those that there are.
+    """
+    version, _, level = word.partition("/")
+    if version == VERSION:
+        if level not in LEVELS:
+            raise ConfigError(f"{word!r}: write {' or '.join(f'{VERSION}/{name}' for name in LEVELS)}; see --split")
+        return Tasks(level=level)
+    name, _, source = word.partition(":")
+    if name == HUMANEVALFIX:
+        return Tasks(source=source or humanevalfix.HUB_NAME)
+    if word in recipe_names() or word.endswith(".toml"):
+        recipe = load_recipe(word)
+        return Tasks(level=recipe.tasks.level, recipe=recipe)
+    known = [*recipe_names(), *(f"{VERSION}/{name}" for name in LEVELS), f"{HUMANEVALFIX}:FILE.jsonl"]
+    raise ConfigError(
+        f"there are no tasks {word!r}; {nearest(word, known)}write a recipe or a task set: {', '.join(known)}"
+    )
+
+
+def parse_policy(word: str, runs: Path) -> Policy:
+    """A policy.
+
+    Raises:
+        StoreError: no such run, or a kind that cannot be evaluated.
+    """
+    if word in SCRIPTED:
+        return Policy(scripted=word)
+    if word.startswith("openai:"):
+        raise StoreError(
+            f"--policy {word}: models behind an endpoint cannot be evaluated by this version; {_choices()}"
+        )
+    name, step = split_step(word)
+    try:
+        return Policy(run=find_run(name, runs), step=step)
+    except StoreError as error:
+        raise StoreError(
+            f"--policy {word}: {error}. Models by name cannot be evaluated by this version; {_choices()}"
+        ) from error
+
+
+def _choices() -> str:
+    return f"write RUN, RUN@STEP, RUN@before, or a script: {', '.join(SCRIPTED)}"

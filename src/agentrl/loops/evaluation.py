@@ -1,0 +1,189 @@
+"""The parts of an evaluation: a policy, the tasks, and the agent's loop as it was in training."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import TrainConfig
+from agentrl.engine.local import LocalEngine
+from agentrl.errors import StoreError
+from agentrl.evals.baselines import Player, player, scripted_harness
+from agentrl.evals.folder import Spec
+from agentrl.evals.running import Opener
+from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.loops.context import PHASES, RunContext
+from agentrl.protocols import TaskSet
+from agentrl.store import RunFolder
+from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
+from agentrl.types import Task
+from agentrl.ui.live import Reporter
+
+_CHECKPOINT = re.compile(r"(?P<phase>[a-z_]+)-(?P<step>\d{6})(?P<end>-end)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an evaluation plays with. ``sandbox`` is the record of where untrusted programs run, if it is known."""
+
+    spec: Spec
+    task_set: TaskSet
+    harness: ToolLoop
+    open_session: Opener
+    sandbox: Mapping[str, Any] | None = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All tasks of the set."""
+        return [self.task_set[index] for index in range(len(self.task_set))]
+
+
+@contextmanager
+def open_context(config: TrainConfig, reporter: Reporter) -> Iterator[RunContext]:
+    """A run's parts without its folder, which an evaluation leaves as it is. Ends its sandboxes at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = RunContext(config, RunFolder(path=Path(folder)), reporter)
+        try:
+            yield context
+        finally:
+            context.close()
+
+
+def run_parts(
+    context: RunContext,
+    checkpoint: Path,
+    *,
+    word: str,
+    split: str,
+    num_tasks: int,
+    temperature: float,
+    seed: int,
+) -> Parts:
+    """A checkpoint of a run as the policy.
+
+    Args:
+        context: made from the run's configuration.
+        checkpoint: the folder of one of its checkpoints.
+        word: how the user named the policy.
+        split: of the tasks.
+        num_tasks: the first so many.
+        temperature: of sampling; 0 takes the likeliest token each time.
+        seed: of the attempts' draws.
+
+    Raises:
+        StoreError: the checkpoint is damaged.
+        TaskError: there are not so many tasks.
+        SamplerError: a negative temperature.
+    """
+    found = read_checkpoint(checkpoint)
+    context.model.load_state_dict({name: tensor for name, tensor in found.weights.items() if ":" not in name})
+    version = step_of(checkpoint)
+    greedy = temperature == 0.0
+    drawn_at = context.config.rl.temperature if greedy else temperature
+    engine = LocalEngine(context.model, temperature=drawn_at, version=version)
+    task_set = context.tasks(split, num_tasks)
+    config = context.config
+    settings = {
+        "tasks": config.tasks.model_dump(exclude={"train_tasks"}),
+        "sandbox": config.sandbox.model_dump(include={"wall_s", "cpu_s"}),
+    }
+    spec = Spec(
+        policy=word,
+        weights=f"{checkpoint.name} {found.state['sha256']['model.safetensors'][:16]}",
+        version=version,
+        task_set=f"{task_set.id}/{split}",
+        settings=settings,
+        harness=context.harness.fingerprint,
+        temperature=temperature,
+        seed=seed,
+    )
+    return Parts(
+        spec=spec,
+        task_set=task_set,
+        harness=context.harness,
+        open_session=lambda task, draws: engine.session(draws, greedy=greedy),  # noqa: ARG005
+        sandbox=context.sandbox,
+    )
+
+
+def scripted_parts(
+    name: str, task_set: TaskSet, *, split: str, settings: Mapping[str, Any], turns: int | None, seed: int
+) -> Parts:
+    """A scripted policy: a floor or the ceiling.
+
+    Args:
+        name: see `agentrl.evals.baselines`.
+        task_set: the tasks.
+        split: of the tasks.
+        settings: of the environment.
+        turns: as many as the policies have that it is to be compared with; the loop's own number when None.
+        seed: of the attempts' draws.
+
+    Raises:
+        ValueError: an unknown name, or a task set without a ceiling.
+    """
+    harness = scripted_harness(Limits().turns if turns is None else turns)
+    opener: Player = player(name, task_set)
+    spec = Spec(
+        policy=name,
+        weights=name,
+        version=0,
+        task_set=f"{task_set.id}/{split}",
+        settings=settings,
+        harness=harness.fingerprint,
+        temperature=None,
+        seed=seed,
+    )
+    return Parts(spec=spec, task_set=task_set, harness=harness, open_session=opener)
+
+
+def find_checkpoint(run: RunFolder, step: str) -> Path:
+    """A checkpoint of a run.
+
+    Args:
+        run: the run.
+        step: ``before`` or 0 for the end of the warm start, a number of steps of RL, or ``after`` or nothing for the
+            latest.
+
+    Raises:
+        StoreError: there is none for that, with those that there are.
+    """
+    if step in ("", "after"):
+        latest = latest_checkpoint(run.checkpoints)
+        if latest is None:
+            raise StoreError(f"{run.path} has no checkpoint yet; wait for the first, or train again")
+        return latest
+    names = sorted(path.name for path in run.checkpoints.glob("*") if _CHECKPOINT.fullmatch(path.name))
+    wanted = _fitting(names, step)
+    if not wanted:
+        there = ", ".join(_as_step(name) for name in names) or "none"
+        raise StoreError(f"{run.path} has no checkpoint {step!r}; it keeps {there}")
+    return run.checkpoints / wanted[-1]
+
+
+def step_of(checkpoint: Path) -> int:
+    """Steps of RL that made a checkpoint; 0 for one of the warm start."""
+    match = _CHECKPOINT.fullmatch(checkpoint.name)
+    assert match is not None, checkpoint
+    return int(match["step"]) if match["phase"] == PHASES[1] else 0
+
+
+def _fitting(names: Sequence[str], step: str) -> list[str]:
+    if step == "before" or (step.isdecimal() and int(step) == 0):
+        return [name for name in names if name.startswith(PHASES[0]) and name.endswith("-end")]
+    if not step.isdecimal():
+        return []
+    return [name for name in names if name.removesuffix("-end") == f"{PHASES[1]}-{int(step):06d}"]
+
+
+def _as_step(name: str) -> str:
+    match = _CHECKPOINT.fullmatch(name)
+    assert match is not None, name
+    if match["phase"] == PHASES[1]:
+        return str(int(match["step"]))
+    return "before" if match["end"] else name
