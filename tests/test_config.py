@@ -50,6 +50,7 @@ OTHERS = {
     "rl.entropy_target": None,  # refused beside a fixed coefficient
     "rl.separate_critic": None,  # refused without a critic
     "rl.critic_warmup": None,
+    "sandbox.require": "landlock",
 }
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.config import (
@@ -21,6 +21,7 @@ from agentrl.config import (
     to_toml,
 )
 from agentrl.records import trace_to_json
+from agentrl.sandbox.walls import memory
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
 
@@ -62,6 +63,8 @@ class Place:
     """Where runs, their configuration and their temporary files lie."""
 
     root: Path
+    below: set[int] = field(default_factory=set)
+    """Processes that runs here have started, as far as they were seen."""
 
     def prepare(self, config: TrainConfig = CONFIG) -> "Place":
         """Make the folders."""
@@ -112,36 +115,35 @@ class Place:
     def kill_before(self, pattern: str, number: int = 1) -> None:
         """Go on until just before the so-manieth operation that matches, and be killed there."""
         process = self.start(pattern, number)
-        assert process.wait(timeout=300) == -signal.SIGKILL, (self.root / "output").read_text()[-2000:]
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            self.boxes(process)
+            time.sleep(0.02)
+        assert process.wait(timeout=1) == -signal.SIGKILL, (self.root / "output").read_text()[-2000:]
 
-    def kill_when(self, ready: Callable[[], object], seconds: float = 0.0) -> list[int]:
-        """Go on, be killed so many seconds after ``ready``. The workers at that moment; none for a run that ended."""
+    def kill_when(self, ready: Callable[[subprocess.Popen[bytes]], object], seconds: float = 0.0) -> list[int]:
+        """Go on, be killed so many seconds after ``ready``. The boxes at that moment; none for a run that ended."""
         process = self.start()
-        while not ready() and process.poll() is None:
+        while not ready(process) and process.poll() is None:
             time.sleep(0.002)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=seconds)
-        workers = self.workers()
+        boxes = self.boxes(process)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() in (0, -signal.SIGKILL), (self.root / "output").read_text()[-2000:]
-        return workers
+        return boxes
 
-    def workers(self) -> list[int]:
-        """Processes whose working directory is one of the sandbox's."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(f"{self.temporary}{os.sep}"):
-                    found.append(int(entry.name))
-            except OSError:  # it has ended, or is somebody else's
-                continue
+    def boxes(self, process: subprocess.Popen[bytes]) -> list[int]:
+        """Processes that a run has started, those of the sandbox."""
+        found = memory.descendants(process.pid)[1:]
+        self.below.update(found)
         return found
 
     def leaves_nothing_behind(self, seconds: float = 10.0) -> bool:
-        """Whether workers end and their directories go, soon after the run was killed."""
+        """Whether all boxes end and their folders go, soon after the run was killed."""
         deadline = time.monotonic() + seconds
-        while self.workers() or list(self.temporary.iterdir()):
+        while any(Path(f"/proc/{pid}").exists() for pid in self.below) or list(self.temporary.iterdir()):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)

@@ -7,16 +7,16 @@ import pytest
 
 from tests.loops.killing import Place, result
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the boxes in /proc")
 
 NUM_OPERATIONS = 115
-"""File operations below the run folder, metrics left out, in a run that nobody kills."""
+"""So many file operations below the run folder, metrics left out, a run that nobody kills has at least."""
 
 
 def test_killed_in_every_phase_and_resumed_a_run_ends_as_one_that_was_left_alone(tmp_path):
     alone, killed = Place(root=tmp_path / "alone").prepare(), Place(root=tmp_path / "killed").prepare()
     running = alone.start()
-    assert killed.kill_when(killed.workers, random.Random(0).uniform(0.0, 0.2))  # while tasks are made
+    assert killed.kill_when(killed.boxes, random.Random(0).uniform(0.0, 0.2))  # while tasks are made
     assert killed.leaves_nothing_behind()
     killed.kill_before(r"open \S*/metrics.jsonl a", 103)  # in the warm start, after its checkpoint at step 100
     assert killed.leaves_nothing_behind()
@@ -55,7 +55,7 @@ def expected(tmp_path_factory):
 def test_killed_at_random_moments(tmp_path, expected, seed):
     rng, place = random.Random(seed), Place(root=tmp_path).prepare()
     for _ in range(6):
-        place.kill_when(lambda: True, rng.uniform(1.5, 9.0))
+        place.kill_when(lambda _process: True, rng.uniform(1.5, 9.0))
         assert place.leaves_nothing_behind()
     same(result(place.finish()), expected)
 

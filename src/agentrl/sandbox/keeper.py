@@ -76,10 +76,13 @@ class Keeper:
         Raises:
             SandboxError: it cannot, with its reason; nothing is left of it.
         """
+        home = ""
         try:
             home = os.path.realpath(tempfile.mkdtemp(prefix=f"agentrl-box-{os.getpid()}-"))
             process, link = spare.take()
         except OSError as error:
+            if home:
+                os.rmdir(home)
             raise SandboxError(f"a box's keeper cannot be started: {error}") from error
         plan, walls = outfit.plan(home), outfit.walls(inside(home))
         keeper = cls(process=process, link=link, home=home, ready=Ready(), folders=[])

@@ -170,3 +170,10 @@ def test_nothing_is_left_behind():
 
     run(work)
     assert (children(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_a_workspace_that_is_too_large_is_a_zero_and_no_way_out_of_one(grade):
+    large = {"m.py": "def add(a, b): return a + b\n", **{f"data{i}.txt": "x" * (4 << 20) for i in range(5)}}
+    verdict = grade(large, ADDING)
+    assert (verdict.verdict, verdict.reward) == ("fail", 0.0)
+    assert grade({"m.py": "def add(a, b): return a + b\n"}, ADDING).verdict == "pass"  # the box was not lost

@@ -25,7 +25,7 @@ from agentrl.rewards.judge.hidden import Hidden, InsideSuite
 from agentrl.rewards.judge.process import JudgeProcess
 from agentrl.rewards.judge.stdio import HiddenPrograms, grade_programs
 from agentrl.rewards.judge.verdict import Verdict
-from agentrl.sandbox.base import Backend, BoxLimits, Spec
+from agentrl.sandbox.base import Backend, BoxFull, BoxLimits, Spec
 
 AGENT_PATH, INSIDE_PATH, PYTEST_PATH = ".agentrl/agent.pyc", ".agentrl/inside.pyc", ".agentrl/lib/pytest.py"
 WARM_PATH = ".agentrl/agent.py"
@@ -67,6 +67,8 @@ class Judge:
         drawn = secrets.randbits(63) if seed is None else seed
         try:
             report = await self._report(_without_ours(files), hidden, drawn)
+        except BoxFull as error:  # what a candidate hands in is its own doing
+            report = {"passed": [], "why": {"": str(error)}, "repeatable": True}
         except (SandboxError, ScorerError) as error:
             report = {"broken": str(error)}
         wall_ms = 1000 * (time.monotonic() - started)
