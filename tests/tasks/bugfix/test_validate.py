@@ -57,9 +57,7 @@ REASONS = [
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("reason", "broken", "reference"), REASONS)
-def test_each_reason_drops_its_candidate(
-    pool: Pool, reason: Drop, broken: str, reference: str, together: bool
-) -> None:
+def test_each_reason_drops_its_candidate(pool: Pool, reason: Drop, broken: str, reference: str, together: bool) -> None:
     validator = Validator(pool, together=together)
     assert list(validator.tasks([candidate(broken, reference)])) == []
     assert validator.report.dropped[reason.value] == validator.report.generated == 1
