@@ -278,4 +278,3 @@ def test_modules_of_a_package_import_each_other(pool):
 def test_a_file_of_the_workspace_wins_over_a_standard_module_of_its_name(pool):
     result = run(pool, "import statistics\ndef f():\n    return statistics.MINE", (), statistics="MINE = 1")
     assert result.outcomes[0].value == 1
-
