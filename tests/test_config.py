@@ -342,11 +342,22 @@ def test_a_file_is_a_recipe_too(tmp_path: Any) -> None:
         ({"rl.parameters.clip_low": "wide"}, "rl.parameters.clip_low = 'wide' is not allowed; it must be a finite"),
         ({"rl.algorithm": "grpo", "rl.group_size": "1"}, "group_size 1 with grpo"),
         ({"rl.algorithm": "ppoo"}, "rl.algorithm = 'ppoo'"),
+        (
+            {"tasks.reward": "random", "tasks.on_hack": "zero"},
+            "reward random with on_hack zero: the reward would depend",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         apply_overrides(BASE, settings)
+
+
+def test_a_drawn_reward_is_for_training_alone() -> None:
+    drawn = apply_overrides(BASE, {"tasks.reward": "random"}).tasks
+    assert drawn.for_evaluation() == BASE.tasks
+    visible = apply_overrides(BASE, {"tasks.reward": "visible"}).tasks
+    assert visible.for_evaluation() is visible
 
 
 def test_a_group_of_one_is_allowed_where_no_group_is_needed() -> None:

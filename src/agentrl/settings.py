@@ -28,11 +28,27 @@ class TasksConfig(Section):
     max_reply: int = Field(default=20, ge=2, description="tokens that one reply may have")
     report: Literal["short", "full"] = Field(default="short", description="how much a test run tells")
     tests_writable: bool = Field(default=False, description="whether the policy may edit the visible tests")
-    reward: Literal["hidden", "visible"] = Field(default="hidden", description="which tests decide the reward")
+    reward: Literal["hidden", "visible", "random"] = Field(
+        default="hidden",
+        description="which tests decide the reward; random draws it, the control that has nothing to learn from",
+    )
     show_results: bool = Field(default=True, description="whether a test run shows its results")
     on_hack: Literal["nothing", "zero", "leave_out"] = Field(
         default="nothing", description="what becomes of the reward of an attempt that shows signs of reward hacking"
     )
+
+    @model_validator(mode="after")
+    def _a_drawn_reward_knows_nothing(self) -> Self:
+        if self.reward == "random" and self.on_hack != "nothing":
+            raise ValueError(
+                f"reward random with on_hack {self.on_hack}: the reward would depend on what the attempt did, and the "
+                "control would have something to learn from; set on_hack to nothing"
+            )
+        return self
+
+    def for_evaluation(self) -> Self:
+        """The same tasks with a reward that measures: where training draws it, the hidden tests decide."""
+        return self.model_copy(update={"reward": "hidden"}) if self.reward == "random" else self
 
 
 class ModelConfig(Section):

@@ -59,3 +59,11 @@ def test_memory_and_descendants_are_those_of_the_system():
     finally:
         child.communicate()
     assert pss_mib([child.pid]) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_has_ended_and_nobody_waited_for_has_no_memory():
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert pss_mib([child.pid]) == 0
+    child.wait()

@@ -112,7 +112,7 @@ def pss_mib(pids: Sequence[int]) -> float | None:
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
             return None

@@ -22,6 +22,7 @@ COMMANDS = {
     "eval": ("agentrl.cli.eval", "Evaluate a policy on held-out tasks, with intervals; go on with what is missing."),
     "compare": ("agentrl.cli.compare", "Compare checkpoints, pairwise by task, with what may be concluded."),
     "plan": ("agentrl.cli.plan", "Say how many tasks and attempts show a difference, and what they cost."),
+    "report": ("agentrl.cli.report", "Say what RL changed in the model of a run, with figures."),
     "show": ("agentrl.cli.show", "Look at a run, or at one attempt token by token."),
     "algorithms": ("agentrl.cli.algorithms", "List the algorithms, or say what one of them is."),
     "check": ("agentrl.cli.check", "Check that a loss is the same however a step is laid out."),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,24 @@ from agentrl.cli.eval_parts import Asked, folder_of, library, maker
 from agentrl.cli.eval_show import Ended, Watcher, missing_share, print_results
 from agentrl.cli.interrupt import stop_on_interrupt
 from agentrl.cli.runs import DEFAULT_ROOT
+from agentrl.engine.openai import DEFAULT_URL, Endpoint
 from agentrl.errors import ConfigError, StoreError, TaskError
 from agentrl.evals.baselines import CEILING, FLOORS, no_ceiling
 from agentrl.evals.folder import EvaluationFolder
-from agentrl.evals.names import parse_policy, parse_tasks
+from agentrl.evals.names import ENDPOINT, REASONING_GYM, parse_policy, parse_tasks
 from agentrl.evals.result import summarize, table_of
 from agentrl.evals.running import Evaluator
 from agentrl.evals.stopping import Question, means_of
+from agentrl.tasks.answering import READ
 from agentrl.ui.live import PlainReporter
 
 HELP = """Evaluate a policy on held-out tasks.
 
-TASKS is a recipe (bugfix-tiny, or a .toml file), a level of the gym (bugfix-v1/tiny, see --split), or
-humanevalfix:FILE.jsonl. The policy is a run (RUN for its latest checkpoint, RUN@STEP, RUN@before), sampled as in
-training, or a script: submit (hands in at once), random (random legal calls), reference (the task set's solution).
+TASKS is a recipe (bugfix-tiny, or a .toml file), a level of the gym (bugfix-v1/tiny, see --split),
+humanevalfix:FILE.jsonl, a data set of reasoning-gym (reasoning-gym:countdown), or questions in mathematics from a file
+(math:FILE.jsonl with question and answer). The policy is a run (RUN for its latest checkpoint, RUN@STEP, RUN@before),
+sampled as in training; a model behind an OpenAI-compatible endpoint (openai:NAME); or a script: submit (hands in at
+once), random (random legal calls), reference (the task set's solution).
 
 Attempts are kept as they come. The same command again goes on with what is missing, and with a larger --tasks or
 --attempts makes only what is new. Another policy, temperature, seed or setting gets another folder.
@@ -50,6 +55,7 @@ Examples:
   agentrl eval bugfix-tiny --policy runs/a@100 --baselines
   agentrl eval bugfix-tiny --policy runs/b --against runs/a --stop-when-decided
   agentrl eval humanevalfix:humanevalfix.jsonl --policy reference --tasks 20
+  agentrl eval reasoning-gym:countdown --policy openai:my-model --base-url http://127.0.0.1:8000/v1 --baselines
 """
 
 
@@ -60,7 +66,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     tasks_word: str = typer.Argument(..., metavar="TASKS", help="A recipe or a task set."),
-    policy: str = typer.Option(..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, submit, random or reference."),
+    policy: str = typer.Option(..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, openai:NAME, or a script."),
     tasks: int = typer.Option(200, metavar="N", help="The first N tasks of the split."),
     attempts: int = typer.Option(1, metavar="K", help="Attempts at each task."),
     split: str = typer.Option("test", metavar="SPLIT", help="test, validation or train."),
@@ -75,6 +81,15 @@ def run(
     stop_when_decided: bool = typer.Option(
         False, "--stop-when-decided", help="End early; needs --against or --target."
     ),
+    threshold: float = typer.Option(
+        None, metavar="X", help="Reward from which an answer passes (reasoning-gym); 1 by default."
+    ),
+    base_url: str = typer.Option(
+        DEFAULT_URL, metavar="URL", envvar="OPENAI_BASE_URL", help="Of the endpoint of openai:NAME."
+    ),
+    api_key_env: str = typer.Option("OPENAI_API_KEY", metavar="NAME", help="Environment variable with its key."),
+    max_tokens: int = typer.Option(None, metavar="N", help="Tokens of one of its replies; 8192 by default."),
+    concurrency: int = typer.Option(None, metavar="N", help="Requests to it at the same time; 16 by default."),
     max_missing: float = typer.Option(0.05, metavar="SHARE", help="Exit 1 when more attempts could not be scored."),
     out: Path = typer.Option(None, metavar="DIR", help="Where it is kept; below the run by default."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON; progress goes to stderr."),
@@ -95,7 +110,12 @@ def run(
             out=out,
             runs=runs,
             question=_question(against, target, margin, stop_when_decided, runs),
+            threshold=threshold,
         )
+        if threshold is not None and asked.tasks.kind != REASONING_GYM:
+            raise BadInput(f"--threshold {threshold:g} is for {REASONING_GYM}:NAME alone; leave it out")
+        key = os.environ.get(api_key_env, "")
+        asked = _with_endpoint(asked, base_url, key, concurrency=concurrency, max_tokens=max_tokens)
     console = Console(stderr=as_json)
     reporter = PlainReporter(sys.stderr if as_json else sys.stdout)
     again = "the same command goes on with what is missing"
@@ -121,6 +141,27 @@ def _check_numbers(*, tasks: int, attempts: int, seed: int, margin: float, max_m
         raise BadInput(f"--margin {margin:g} is negative; write 0 or more")
     if not 0.0 <= max_missing <= 1.0:
         raise BadInput(f"--max-missing {max_missing:g} is no share; write a number from 0 to 1")
+
+
+def _with_endpoint(asked: Asked, base_url: str, key: str, **given: int | None) -> Asked:
+    """With where the model is, for a policy that is one; options of models are refused for others."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in chosen.items():
+        option = f"--{name.replace('_', '-')} {value}"
+        if value < 1:
+            raise BadInput(f"{option}: write 1 or more")
+        if not asked.policy.model:
+            raise BadInput(f"{option} is for --policy {ENDPOINT}:NAME alone; leave it out")
+    if not asked.policy.model:
+        return asked
+    endpoint = Endpoint(
+        model=asked.policy.model,
+        base_url=base_url,
+        api_key=key,
+        temperature=asked.temperature,
+        concurrency=chosen.get("concurrency", Endpoint.concurrency),
+    )
+    return replace(asked, endpoint=endpoint, max_tokens=chosen.get("max_tokens", asked.max_tokens))
 
 
 def _question(against: str, target: float | None, margin: float, stop: bool, runs: Path) -> Question | None:
@@ -153,7 +194,8 @@ def _evaluate_all(asked: Asked, reporter: PlainReporter, console: Console, *, ba
 
 
 def _baselines(asked: Asked, task_set: Any, reporter: PlainReporter) -> list[str]:
-    names = [name for name in FLOORS if name != asked.policy.scripted]
+    silent = not task_set[0].tools  # with no tool to call, random calls are the same as handing in at once
+    names = [name for name in (FLOORS[:1] if silent else FLOORS) if name != asked.policy.scripted]
     reason = no_ceiling(task_set)
     if reason:
         reporter.note(reason)
@@ -209,6 +251,7 @@ def _finish(folder: EvaluationFolder, watch: Watcher, sandbox: Any, asked: Asked
     if traces:
         table = table_of(folder.spec.policy, traces)
         result |= summarize(table, traces)
+        result["unread"] = sum(score.name == READ and score.value == 0.0 for one in traces for score in one.scores)
         if result["scores"]:
             figures = importlib.import_module("agentrl.evals.figures")  # takes seconds, and help does not need it
             result["figures"] = {name: str(path) for name, path in figures.draw_evaluation(table, folder.path).items()}

@@ -13,13 +13,16 @@ from typing import Any
 
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.cli.attempts import bad_values
-from agentrl.errors import SamplerError
+from agentrl.engine.openai import Endpoint
+from agentrl.errors import ConfigError, SamplerError
 from agentrl.evals.folder import Spec
-from agentrl.evals.names import Policy, Tasks
+from agentrl.evals.names import HUMANEVALFIX, REASONING_GYM, Policy, Tasks
 from agentrl.evals.stopping import Question
 from agentrl.protocols import Environment
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tasks.humanevalfix import HumanEvalFix
+from agentrl.tasks.math import MathTasks
+from agentrl.tasks.reasoning_gym import ReasoningGym
 from agentrl.types import Task
 from agentrl.ui.live import PlainReporter
 
@@ -42,6 +45,9 @@ class Asked:
     out: Path | None
     runs: Path
     question: Question | None
+    threshold: float | None = None
+    endpoint: Endpoint | None = None
+    max_tokens: int = 8192
 
 
 def library() -> Any:
@@ -69,13 +75,17 @@ def maker(asked: Asked, parts_of: Any, reporter: PlainReporter, stack: ExitStack
         BadInput: the policy cannot do these tasks.
     """
     if asked.policy.run is None:
-        if asked.temperature is not None:
+        if asked.temperature is not None and asked.endpoint is None:
             raise BadInput(
                 f"--temperature {asked.temperature:g}: the script {asked.word} samples nothing; leave it out"
             )
         task_set, settings, turns = _task_set(asked, stack)
+        _warn(task_set, reporter)
+        if asked.endpoint is not None:
+            parts = _behind_endpoint(parts_of, asked, asked.endpoint, task_set, settings, turns)
+            return lambda name: _scripted(parts_of, asked, name, task_set, settings, turns) if name else parts
         return lambda name: _scripted(parts_of, asked, name or asked.policy.scripted, task_set, settings, turns)
-    if asked.tasks.source or asked.tasks.level != "tiny":
+    if asked.tasks.kind or asked.tasks.level != "tiny":
         raise BadInput(
             f"{asked.word} is a TinyAgent, whose vocabulary is that of bugfix-v1/tiny alone; evaluate it on that, or "
             "give a script as --policy"
@@ -101,6 +111,35 @@ def maker(asked: Asked, parts_of: Any, reporter: PlainReporter, stack: ExitStack
     return lambda name: _scripted(parts_of, asked, name, parts.task_set, settings, turns) if name else parts
 
 
+def _warn(task_set: Any, reporter: PlainReporter) -> None:
+    """Say before anything is spent which attempts can never be scored."""
+    if isinstance(task_set, MathTasks) and (unreadable := task_set.unreadable()):
+        reporter.note(
+            f"{len(unreadable)} of {len(task_set)} right answers cannot be read as mathematics, such as that of "
+            f"{unreadable[0]}; attempts at these tasks stay unscored"
+        )
+
+
+def _behind_endpoint(
+    parts_of: Any,
+    asked: Asked,
+    endpoint: Endpoint,
+    task_set: Any,
+    settings: Mapping[str, Any],
+    turns: int | None,
+) -> Any:
+    with bad_input_for(ConfigError):
+        return parts_of.endpoint_parts(
+            endpoint,
+            task_set,
+            split=asked.split,
+            settings=settings,
+            turns=turns,
+            max_tokens=asked.max_tokens,
+            seed=asked.seed,
+        )
+
+
 def _scripted(
     parts_of: Any, asked: Asked, name: str, task_set: Any, settings: Mapping[str, Any], turns: int | None
 ) -> Any:
@@ -112,18 +151,14 @@ def _scripted(
 
 def _task_set(asked: Asked, stack: ExitStack) -> tuple[Any, Mapping[str, Any], int | None]:
     """The tasks without a run, their settings, and the turns that a recipe gives."""
-    if asked.tasks.source:
-        found = HumanEvalFix(asked.tasks.source)
-        stack.callback(found.close)
-        if asked.num_tasks > len(found):
-            raise BadInput(f"--tasks {asked.num_tasks}: {found.id} has {len(found)}")
-        return _First(found, asked.num_tasks), {}, None
+    if asked.tasks.kind:
+        return (*_of_others(asked, stack), None)
     recipe = asked.tasks.recipe
     if recipe is None:
         gym = BugFix(asked.tasks.level, asked.split, asked.num_tasks)
         stack.callback(gym.close)
         return gym, {}, None
-    settings = recipe.tasks
+    settings = recipe.tasks.for_evaluation()
     gym = BugFix(
         settings.level,
         asked.split,
@@ -136,6 +171,25 @@ def _task_set(asked: Asked, stack: ExitStack) -> tuple[Any, Mapping[str, Any], i
     )
     stack.callback(gym.close)
     return gym, {"tasks": settings.model_dump(exclude={"train_tasks"})}, settings.max_turns
+
+
+def _of_others(asked: Asked, stack: ExitStack) -> tuple[Any, Mapping[str, Any]]:
+    """Tasks that others made, and their settings."""
+    kind, source = asked.tasks.kind, asked.tasks.source
+    if kind == REASONING_GYM:
+        threshold = 1.0 if asked.threshold is None else asked.threshold
+        made = ReasoningGym(source, asked.split, asked.num_tasks, threshold=threshold)
+        stack.callback(made.close)
+        return made, {"threshold": threshold}
+    found: HumanEvalFix | MathTasks = HumanEvalFix(source) if kind == HUMANEVALFIX else MathTasks(source)
+    stack.callback(found.close)
+    if asked.num_tasks > len(found):
+        raise BadInput(f"--tasks {asked.num_tasks}: {found.id} has {len(found)}")
+    if isinstance(found, HumanEvalFix):
+        return _First(found, asked.num_tasks), {}
+    first = MathTasks(source, asked.num_tasks)
+    stack.callback(first.close)
+    return first, {}
 
 
 class _First:

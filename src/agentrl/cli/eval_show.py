@@ -141,6 +141,11 @@ def _details(ended: Ended) -> list[str]:
     counts, name = result["counts"], ended.folder.spec.policy
     stops = ", ".join(f"{number} {stop}" for stop, number in sorted(result["stops"].items()))
     lines = [f"{name}: ended by {stops}; {result['calls_malformed']} of {result['calls']} calls malformed"]
+    if result["unread"]:
+        lines.append(
+            f"{name}: {result['unread']} of {result['attempts']} replies mark no answer that can be read, which scores "
+            "0; where it is nearly all of them, the form of the answer was missed and not the question"
+        )
     if counts["unscored"]:
         faults = ", ".join(f"{number} {boundary}" for boundary, number in result["faults"].items())
         low, high = result["bounds"]["low"], result["bounds"]["high"]

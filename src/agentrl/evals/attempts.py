@@ -91,11 +91,17 @@ def attempt_of(trace: Trace, checkpoint: str, *, show: str = "", origin: str = "
         family=str(trace.metadata.get("family", "")),
         trace_id=trace.id,
         show=show,
-        tokens=float(trace.num_sampled),
+        tokens=_tokens(trace),
         seconds=sum(trace.seconds.values()) if trace.seconds else None,
         others={score.name: score.value for score in trace.scores if score.weight == 0.0 and score.value is not None},
         origin=origin or f"trace {trace.id}",
     )
+
+
+def _tokens(trace: Trace) -> float | None:
+    """Tokens that were sampled: those that are kept, or what a model behind an endpoint said that it made."""
+    usage = trace.metadata.get("usage")
+    return float(trace.num_sampled) if usage is None else usage.get("completion_tokens")
 
 
 def _status(trace: Trace, reward: float | None) -> Status:

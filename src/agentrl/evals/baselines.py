@@ -1,7 +1,8 @@
 """A floor and a ceiling for a task set, so that a score has a scale.
 
 The floors know nothing: ``submit`` hands in at once, ``random`` makes random legal calls until it is stopped. The
-ceiling, ``reference``, writes the task set's own solution with the tool ``edit`` and hands in. All three play through
+ceiling, ``reference``, writes the task set's own solution with the tool ``edit`` and hands in. Where a task is a
+question without tools, ``submit`` replies with nothing and ``reference`` with the known answer. All three play through
 the same environment and the same loop as a policy, in a plain text of their own, so that a small vocabulary does not
 limit what they can say.
 """
@@ -17,9 +18,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentrl.engine.random import derive_seed
 from agentrl.engine.scripted import Script, ScriptedSession
+from agentrl.errors import SamplerError
 from agentrl.harness.loop import Limits, ToolLoop
-from agentrl.protocols import TaskSet
-from agentrl.types import Message, Task, ToolCall, ToolSpec
+from agentrl.protocols import Session, TaskSet
+from agentrl.types import Completion, Message, Task, ToolCall, ToolSpec
 
 FLOORS = ("submit", "random")
 CEILING = "reference"
@@ -29,7 +31,7 @@ REPLY, CONTEXT = 1 << 16, 1 << 22
 SILENCE = ToolCall(name="")
 """A reply without a call, which ends an attempt where there is no tool to hand in with."""
 
-Player = Callable[[Task, int], ScriptedSession]
+Player = Callable[[Task, int], Session]
 """Opens a scripted conversation for a task with a seed."""
 
 
@@ -42,10 +44,20 @@ class Solved(Protocol):
         ...
 
 
-class PlainRenderer:
-    """Messages as code points, for scripts: id i is the character i, and one id ends a reply."""
+@runtime_checkable
+class Answered(Protocol):
+    """A task set of questions that knows right replies to them."""
 
-    END = 0x110000
+    def right_reply(self, task_id: str) -> str | None:
+        """A reply that is right; None where the set keeps none."""
+        ...
+
+
+class PlainRenderer:
+    """Messages as code points, for scripts: id i is the character i, one id ends a reply, and one opens a reply that is
+    text and makes no call."""
+
+    END, TEXT = 0x110000, 0x110001
     name = "plain"
 
     @property
@@ -70,16 +82,39 @@ class PlainRenderer:
         text = json.dumps({"name": call.name, "arguments": dict(call.arguments)}) if call.name else ""
         return (*map(ord, text), self.END)
 
+    def say(self, text: str) -> tuple[int, ...]:
+        """The ids of a reply that is text."""
+        return (self.TEXT, *map(ord, text), self.END)
+
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:  # noqa: ARG002
-        """The reply that `write` wrote."""
+        """The reply that `write` or `say` wrote."""
         text = self.decode(sampled_ids)
+        if sampled_ids[0] == self.TEXT:
+            return Message(role="assistant", content=text)
         if not text:
             return Message(role="assistant")
         return Message(role="assistant", tool_calls=(ToolCall(**json.loads(text)),))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text."""
-        return "".join(chr(token) for token in token_ids if token != self.END)
+        return "".join(chr(token) for token in token_ids if token < self.END)
+
+
+class SpokenSession:
+    """A conversation in which every reply is the same text. Its log-probabilities are those of certainty, 0.0."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def sample(self, context_ids: Sequence[int], *, max_tokens: int, stop_ids: frozenset[int]) -> Completion:  # noqa: ARG002
+        """The text. Raises SamplerError when it is longer than ``max_tokens``."""
+        ids = PlainRenderer().say(self.text)
+        if len(ids) > max_tokens:
+            raise SamplerError(f"the reply has {len(ids)} tokens; only {max_tokens} fit")
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids), finish_reason="stop")
+
+    async def close(self) -> None:
+        """Nothing to free."""
 
 
 def scripted_harness(turns: int) -> ToolLoop:
@@ -100,7 +135,9 @@ def player(name: str, task_set: TaskSet) -> Player:
     elif name not in FLOORS:
         raise ValueError(f"no scripted policy {name!r}; there are {', '.join((*FLOORS, CEILING))}")
 
-    def open_session(task: Task, seed: int) -> ScriptedSession:
+    def open_session(task: Task, seed: int) -> Session:
+        if name == CEILING and isinstance(task_set, Answered):
+            return SpokenSession(task_set.right_reply(task.id) or "")
         renderer = PlainRenderer()
         return ScriptedSession(_script(name, task_set, task, seed), renderer.write, renderer.decode)
 
@@ -109,6 +146,9 @@ def player(name: str, task_set: TaskSet) -> Player:
 
 def no_ceiling(task_set: TaskSet) -> str:
     """Why a task set has no ceiling; empty where it has one."""
+    if isinstance(task_set, Answered):
+        lacking = [task_set[n].id for n in range(len(task_set)) if task_set.right_reply(task_set[n].id) is None]
+        return f"{task_set.id} has no ceiling: it keeps no answer of {lacking[0]}" if lacking else ""
     if not isinstance(task_set, Solved):
         return f"{task_set.id} has no ceiling: it has no method solution(task_id) with the right files"
     if len(task_set) and "edit" not in {tool.name for tool in task_set[0].tools}:

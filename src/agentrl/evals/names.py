@@ -15,25 +15,29 @@ from agentrl.tasks import humanevalfix
 from agentrl.tasks.bugfix.taskset import LEVELS, VERSION
 
 SCRIPTED = (*FLOORS, CEILING)
-HUMANEVALFIX = "humanevalfix"
+HUMANEVALFIX, REASONING_GYM, MATH = "humanevalfix", "reasoning-gym", "math"
+ENDPOINT = "openai"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """What to evaluate on: a level of BugFix, as a recipe has it or plain, or HumanEvalFix from a file or the hub."""
+    """What to evaluate on: a level of BugFix, as a recipe has it or plain; or another ``kind`` (``humanevalfix``,
+    ``reasoning-gym``, ``math``) with its ``source``: a file, the hub, or the name of a data set."""
 
     level: str = ""
     recipe: TrainConfig | None = None
+    kind: str = ""
     source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What to evaluate: a run with a step, or a scripted policy by its name."""
+    """What to evaluate: a run with a step, a scripted policy, or a model behind an endpoint, by its name."""
 
     run: RunFolder | None = None
     step: str = ""
     scripted: str = ""
+    model: str = ""
 
 
 def parse_tasks(word: str) -> Tasks:
@@ -49,11 +53,19 @@ def parse_tasks(word: str) -> Tasks:
         return Tasks(level=level)
     name, _, source = word.partition(":")
     if name == HUMANEVALFIX:
-        return Tasks(source=source or humanevalfix.HUB_NAME)
+        return Tasks(kind=name, source=source or humanevalfix.HUB_NAME)
+    if name in (REASONING_GYM, MATH):
+        if not source:
+            missing = (
+                "the name of a data set, such as countdown" if name == REASONING_GYM else "a .jsonl or .parquet file"
+            )
+            raise ConfigError(f"{word!r} names no tasks; write {name}: and {missing}")
+        return Tasks(kind=name, source=source)
     if word in recipe_names() or word.endswith(".toml"):
         recipe = load_recipe(word)
         return Tasks(level=recipe.tasks.level, recipe=recipe)
-    known = [*recipe_names(), *(f"{VERSION}/{name}" for name in LEVELS), f"{HUMANEVALFIX}:FILE.jsonl"]
+    others = (f"{HUMANEVALFIX}:FILE.jsonl", f"{REASONING_GYM}:NAME", f"{MATH}:FILE.jsonl")
+    known = [*recipe_names(), *(f"{VERSION}/{name}" for name in LEVELS), *others]
     raise ConfigError(
         f"there are no tasks {word!r}; {nearest(word, known)}write a recipe or a task set: {', '.join(known)}"
     )
@@ -67,10 +79,11 @@ def parse_policy(word: str, runs: Path) -> Policy:
     """
     if word in SCRIPTED:
         return Policy(scripted=word)
-    if word.startswith("openai:"):
-        raise StoreError(
-            f"--policy {word}: models behind an endpoint cannot be evaluated by this version; {_choices()}"
-        )
+    kind, _, model = word.partition(":")
+    if kind == ENDPOINT:
+        if not model:
+            raise StoreError(f"--policy {word}: no model is named; write {ENDPOINT}:NAME")
+        return Policy(model=model)
     name, step = split_step(word)
     try:
         return Policy(run=find_run(name, runs), step=step)
@@ -81,4 +94,4 @@ def parse_policy(word: str, runs: Path) -> Policy:
 
 
 def _choices() -> str:
-    return f"write RUN, RUN@STEP, RUN@before, or a script: {', '.join(SCRIPTED)}"
+    return f"write RUN, RUN@STEP, RUN@before, {ENDPOINT}:NAME, or a script: {', '.join(SCRIPTED)}"

@@ -18,7 +18,7 @@ from agentrl.engine.random import derive_seed
 from agentrl.errors import SamplerError
 from agentrl.evals.baselines import Solved
 from agentrl.evals.folder import EvaluationFolder, Key
-from agentrl.harness.loop import ToolLoop
+from agentrl.harness.loop import AgentLoop
 from agentrl.protocols import Session, TaskSet
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.types import Task, Trace
@@ -67,7 +67,7 @@ class Evaluator:
 
     folder: EvaluationFolder
     task_set: TaskSet
-    harness: ToolLoop
+    harness: AgentLoop
     open_session: Opener
     version: int
     seed: int

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.errors import AgentRLError, EnvironmentFault, SamplerError
 from agentrl.protocols import Environment, Renderer, Session
@@ -36,6 +38,8 @@ class Transcript:
     states: list[str] = field(default_factory=list)
     num_tokens: int = 0
     num_malformed: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Kept in the trace's metadata; JSON-plain."""
 
     def add(self, message: Message, context_ids: Sequence[int] = (), completion: Completion | None = None) -> None:
         """Append one message's span to the conversation."""
@@ -55,27 +59,38 @@ class Transcript:
         self.num_tokens += len(node.context_ids) + len(node.sampled_ids)
 
 
-class ToolLoop:
-    """Runs a conversation in which each reply makes tool calls.
+class AgentLoop(ABC):
+    """What loops share: limits, the carrying out of calls, what malformed ones cost.
 
     A malformed call is answered with what is wrong with it; ``malformed`` may end the attempt or take from its reward.
     """
 
     def __init__(
         self,
-        renderer: Renderer,
         limits: Limits,
         malformed: MalformedPolicy = MalformedPolicy(),  # noqa: B008 (frozen)
     ) -> None:
-        self.renderer = renderer
         self.limits = limits
         self.malformed = malformed
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The kind of loop, with a behaviour version."""
 
     @property
     def fingerprint(self) -> str:
         """What makes two harnesses the same agent."""
         policy = "" if self.malformed == MalformedPolicy() else f"/{self.malformed}"
-        return f"tool-loop-v1/{self.renderer.name}/{self.limits}{policy}"
+        return f"{self.name}/{self.limits}{policy}"
+
+    @abstractmethod
+    async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
+        """Play one attempt into ``transcript``; it holds all that happened even when this raises.
+
+        Raises:
+            AgentRLError: of the boundary that failed; never for something that the policy did.
+        """
 
     def penalties(self, transcript: Transcript) -> tuple[Score, ...]:
         """What the policy's malformed calls take from its reward; nothing where they cost nothing."""
@@ -83,6 +98,54 @@ class ToolLoop:
         if not penalty:
             return ()
         return (Score(name="malformed_calls", value=-penalty * count, explanation=f"{count} at -{penalty} each"),)
+
+    async def _answer(
+        self, environment: Environment, calls: Sequence[ToolCall], unsent: list[Span], transcript: Transcript
+    ) -> Stop | None:
+        """Carry out the calls of a reply, in their order. Says why they ended the attempt, if they did; the answers
+        then need no ids."""
+        for call in calls:
+            if self.malformed.concerns(call):
+                transcript.num_malformed += 1
+                if self.malformed.end:
+                    return Stop.MALFORMED
+            observation = await self._call(environment, call, transcript)
+            unsent.append((Message(role="tool", content=observation.content, tool_call_id=call.id), ()))
+            if observation.done:
+                return Stop.DONE
+        return None
+
+    async def _call(self, environment: Environment, call: ToolCall, transcript: Transcript) -> Observation:
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.limits.call_s):
+                return await environment.call(call)
+        except TimeoutError:
+            raise EnvironmentFault(f"tool {call.name!r} gave no answer within {self.limits.call_s} s") from None
+        except AgentRLError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"tool {call.name!r} raised {type(error).__name__}: {error}") from error
+        finally:
+            transcript.seconds["tools"] += time.perf_counter() - started
+
+
+class ToolLoop(AgentLoop):
+    """Runs a conversation in tokens, in which each reply makes tool calls."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        limits: Limits,
+        malformed: MalformedPolicy = MalformedPolicy(),  # noqa: B008 (frozen)
+    ) -> None:
+        super().__init__(limits, malformed)
+        self.renderer = renderer
+
+    @property
+    def name(self) -> str:
+        """The kind of loop, with a behaviour version, and the renderer."""
+        return f"tool-loop-v1/{self.renderer.name}"
 
     async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
         """Play one attempt into ``transcript``; it holds all that happened even when this raises.
@@ -139,22 +202,6 @@ class ToolLoop:
             return None
         return reply
 
-    async def _answer(
-        self, environment: Environment, calls: Sequence[ToolCall], unsent: list[Span], transcript: Transcript
-    ) -> Stop | None:
-        """Carry out the calls of a reply, in their order. Says why they ended the attempt, if they did; the answers
-        then need no ids."""
-        for call in calls:
-            if self.malformed.concerns(call):
-                transcript.num_malformed += 1
-                if self.malformed.end:
-                    return Stop.MALFORMED
-            observation = await self._call(environment, call, transcript)
-            unsent.append((Message(role="tool", content=observation.content, tool_call_id=call.id), ()))
-            if observation.done:
-                return Stop.DONE
-        return None
-
     async def _reply(
         self, session: Session, context_ids: Sequence[int], max_tokens: int, transcript: Transcript
     ) -> Completion:
@@ -167,17 +214,3 @@ class ToolLoop:
             raise SamplerError(f"the sampler raised {type(error).__name__}: {error}") from error
         finally:
             transcript.seconds["sampling"] += time.perf_counter() - started
-
-    async def _call(self, environment: Environment, call: ToolCall, transcript: Transcript) -> Observation:
-        started = time.perf_counter()
-        try:
-            async with asyncio.timeout(self.limits.call_s):
-                return await environment.call(call)
-        except TimeoutError:
-            raise EnvironmentFault(f"tool {call.name!r} gave no answer within {self.limits.call_s} s") from None
-        except AgentRLError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(f"tool {call.name!r} raised {type(error).__name__}: {error}") from error
-        finally:
-            transcript.seconds["tools"] += time.perf_counter() - started

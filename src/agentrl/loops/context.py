@@ -118,7 +118,7 @@ class RunContext:
     def tasks(self, split: str, num_tasks: int) -> BugFix:
         """A task set of the run, generated and validated on first use."""
         if (split, num_tasks) not in self._sets:
-            settings = self.config.tasks
+            settings = self.config.tasks if split == "train" else self.config.tasks.for_evaluation()
             self.reporter.note(f"making and checking {num_tasks} {split} tasks")
             with self.timed("tasks"):
                 self._sets[split, num_tasks] = BugFix(

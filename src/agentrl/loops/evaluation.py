@@ -12,11 +12,13 @@ from typing import Any
 
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
+from agentrl.engine.openai import Endpoint, OpenAIPolicy
 from agentrl.errors import StoreError
-from agentrl.evals.baselines import Player, player, scripted_harness
+from agentrl.evals.baselines import CONTEXT, Player, player, scripted_harness
 from agentrl.evals.folder import Spec
 from agentrl.evals.running import Opener
-from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.harness.chat import ChatLoop
+from agentrl.harness.loop import AgentLoop, Limits
 from agentrl.loops.context import PHASES, RunContext
 from agentrl.protocols import TaskSet
 from agentrl.store import RunFolder
@@ -33,7 +35,7 @@ class Parts:
 
     spec: Spec
     task_set: TaskSet
-    harness: ToolLoop
+    harness: AgentLoop
     open_session: Opener
     sandbox: Mapping[str, Any] | None = None
 
@@ -47,7 +49,8 @@ class Parts:
 def open_context(config: TrainConfig, reporter: Reporter) -> Iterator[RunContext]:
     """A run's parts without its folder, which an evaluation leaves as it is. Ends its sandboxes at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        context = RunContext(config, RunFolder(path=Path(folder)), reporter)
+        measuring = config.model_copy(update={"tasks": config.tasks.for_evaluation()})
+        context = RunContext(measuring, RunFolder(path=Path(folder)), reporter)
         try:
             yield context
         finally:
@@ -140,6 +143,50 @@ def scripted_parts(
         seed=seed,
     )
     return Parts(spec=spec, task_set=task_set, harness=harness, open_session=opener)
+
+
+def endpoint_parts(
+    endpoint: Endpoint,
+    task_set: TaskSet,
+    *,
+    split: str,
+    settings: Mapping[str, Any],
+    turns: int | None,
+    max_tokens: int,
+    seed: int,
+) -> Parts:
+    """A model behind an endpoint as the policy, in the loop for messages.
+
+    Args:
+        endpoint: the model and where it is.
+        task_set: the tasks.
+        split: of the tasks.
+        settings: of the environment.
+        turns: as many as a recipe gives; the loop's own number when None.
+        max_tokens: of one reply.
+        seed: of the attempts' draws.
+
+    Raises:
+        ConfigError: the package for requests is missing.
+    """
+    limits = Limits(turns=Limits().turns if turns is None else turns, reply=max_tokens, context=CONTEXT)
+    harness, policy = ChatLoop(limits), OpenAIPolicy(endpoint)
+    spec = Spec(
+        policy=f"openai:{endpoint.model}",
+        weights=f"{endpoint.model.replace('/', '-')} {endpoint.base_url}",
+        version=0,
+        task_set=f"{task_set.id}/{split}",
+        settings=settings,
+        harness=harness.fingerprint,
+        temperature=endpoint.temperature,
+        seed=seed,
+    )
+    return Parts(
+        spec=spec,
+        task_set=task_set,
+        harness=harness,
+        open_session=lambda task, draws: policy.session(draws),  # noqa: ARG005
+    )
 
 
 def find_checkpoint(run: RunFolder, step: str) -> Path:

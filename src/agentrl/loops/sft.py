@@ -35,6 +35,8 @@ def warm_start(run: RunContext) -> None:
             final_fraction=0.05,
         ),
     )
+    if settings.steps == 0:
+        run.save("warm_start-000000-end")  # else what reinforcement learning began with would be kept nowhere
     if run.progress.step >= settings.steps:
         return
     with run.timed("demonstrations"):

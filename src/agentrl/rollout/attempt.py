@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from agentrl.errors import AgentRLError, ScorerError
-from agentrl.harness.loop import ToolLoop, Transcript
+from agentrl.harness.loop import AgentLoop, Transcript
 from agentrl.protocols import Environment, Session, TaskSet
 from agentrl.types import Fault, Score, Stop, Task, Trace
 
@@ -26,7 +26,7 @@ class AttemptId:
 
 
 async def attempt(
-    task_set: TaskSet, task: Task, harness: ToolLoop, session: Session, identity: AttemptId, *, score: bool = True
+    task_set: TaskSet, task: Task, harness: AgentLoop, session: Session, identity: AttemptId, *, score: bool = True
 ) -> Trace:
     """Play one attempt, and score it unless it is a demonstration that nobody will reward."""
     transcript = Transcript()
@@ -73,7 +73,7 @@ async def _score(environment: Environment, trace: Trace, transcript: Transcript)
 
 def _trace(
     task: Task,
-    harness: ToolLoop,
+    harness: AgentLoop,
     identity: AttemptId,
     transcript: Transcript,
     scores: tuple[Score, ...],
@@ -90,5 +90,7 @@ def _trace(
         scores=scores,
         error=fault,
         seconds=dict(transcript.seconds),
-        metadata={"harness": harness.fingerprint} | ({"states": transcript.states} if transcript.states else {}),
+        metadata={"harness": harness.fingerprint}
+        | ({"states": transcript.states} if transcript.states else {})
+        | transcript.notes,
     )

@@ -1,6 +1,7 @@
 """The repair environment: its four tools, its reports, and scores that the attempt cannot choose."""
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from agentrl.errors import ScorerError, TaskError
 from agentrl.rewards.grading import CallGrader
 from agentrl.rewards.programs import HiddenCalls
 from agentrl.sandbox import Limits, Pool
-from agentrl.tasks.bugfix.environment import BugFixEnvironment, is_test_path
+from agentrl.tasks.bugfix.environment import BugFixEnvironment, drawn_reward, is_test_path
 from agentrl.types import Message, Node, Stop, Task, ToolCall, Trace
 from tests.pools import open_pool
 
@@ -378,3 +379,27 @@ def test_a_state_is_the_files_and_the_last_answer_and_not_the_way_there(pool):
     assert after(fix) != after(other)
     assert after(("read", {}), fix) == after(fix)
     assert after(("test", {})) != after(fix, ("test", {}))  # other files
+
+
+def test_a_drawn_reward_does_not_see_what_was_done(pool):
+    idle, repaired = (world(pool, reward="random") for _ in range(2))
+    fix(repaired)
+    first, second = scores(idle), scores(repaired)
+    assert [score.value for score in (first["hidden_tests"], second["hidden_tests"])] == [0.0, 1.0]
+    assert first["random"] == second["random"] == drawn_reward(TRACE.seed)
+    assert reward(idle) == reward(repaired) == drawn_reward(TRACE.seed).value
+    assert {score.name: score.weight for score in second.values()} == {
+        "hidden_tests": 0.0,
+        "visible_tests": 0.0,
+        "random": 1.0,
+    }
+
+
+def test_a_drawn_reward_is_a_fair_coin_that_the_seed_decides():
+    values = [drawn_reward(seed).value for seed in range(4000)]
+    assert values == [drawn_reward(seed).value for seed in range(4000)]
+    assert set(values) == {0.0, 1.0}
+    # 4 standard errors of 4000 fair coins: 4 * 0.5 / 63.2 = 0.032
+    assert abs(sum(values) / 4000 - 0.5) < 0.032
+    pairs = sum(a == b for a, b in itertools.pairwise(values)) / 3999  # neighbours say nothing of each other
+    assert abs(pairs - 0.5) < 0.032

@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Literal
 
 import pytest
 
@@ -209,3 +210,11 @@ def test_programs_of_our_own_may_share_processes_and_nothing_changes_by_it() -> 
         assert shared[3] is tasks[3]
     finally:
         tasks.close()
+
+
+@pytest.mark.parametrize(("level", "split", "tools"), [("tiny", "test", "steps"), ("small", "train", "shell")])
+def test_a_drawn_reward_is_refused_where_it_would_be_a_score_or_is_not_drawn(
+    level: str, split: str, tools: Literal["steps", "shell"]
+) -> None:
+    with pytest.raises(TaskError, match=f"reward random on the split {split} with tools {tools}"):
+        BugFix(level, split, 2, reward="random", tools=tools)

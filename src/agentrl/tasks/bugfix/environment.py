@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from agentrl.engine.random import derive_seed
 from agentrl.errors import SandboxError, ScorerError, TaskError
 from agentrl.rewards.grading import AnyHidden, Grader, HiddenTests
 from agentrl.rewards.hacking import OnHack, sanctioned, signs_of_hacking
@@ -18,7 +19,7 @@ from agentrl.tasks.bugfix.report import Style, format_report
 from agentrl.tasks.environment import ToolEnvironment, tool
 from agentrl.types import Observation, Score, Task, ToolCall, Trace
 
-Reward = Literal["hidden", "visible"]
+Reward = Literal["hidden", "visible", "random"]
 
 
 def is_test_path(path: str) -> bool:
@@ -46,8 +47,9 @@ class BugFixEnvironment(ToolEnvironment):
         tests_writable: whether ``edit`` may change the visible tests. They never count for the hidden score. A test's
             name is then a path too, for vocabularies without file names: it stands for the lines from its ``def`` on.
             Whether a test was changed is reported as the score ``tests_changed`` of weight 0.
-        reward: which score has weight 1: ``hidden``, or ``visible``, a reward that can be exploited, for experiments.
-            The other is reported with weight 0.
+        reward: which score has weight 1: ``hidden``, or for experiments ``visible``, a reward that can be exploited,
+            or ``random``, which is drawn (see `drawn_reward`) and is the control that has nothing to learn from. The
+            others are reported with weight 0.
         show_results: False makes ``test`` answer ``done`` whatever came out, for experiments.
         on_hack: what becomes of the reward of an attempt with signs of hacking; see `rewards.hacking`.
 
@@ -144,7 +146,7 @@ class BugFixEnvironment(ToolEnvironment):
         return Observation(content="submitted", done=True)
 
     async def score(self, trace: Trace) -> Sequence[Score]:
-        """The hidden and the visible tests on the workspace as it stands, one of them with weight 1.
+        """The hidden and the visible tests on the workspace as it stands; one of them or a draw has weight 1.
 
         Raises:
             ScorerError: the sandbox failed.
@@ -152,6 +154,8 @@ class BugFixEnvironment(ToolEnvironment):
         scores = [await self._scorer.score(self.workspace), await self._score_visible()]
         if self._tests_writable:
             scores.append(self._score_tests_changed())
+        if self._reward == "random":
+            scores.append(drawn_reward(trace.seed))
         signs = signs_of_hacking(replace(trace, scores=tuple(scores)), names_a_test)
         return sanctioned(scores, signs, self._on_hack)
 
@@ -189,6 +193,16 @@ class BugFixEnvironment(ToolEnvironment):
 
     def _sources(self) -> str:
         return ", ".join(path for path in self.workspace if path not in self._tests)
+
+
+def drawn_reward(seed: int) -> Score:
+    """A reward of 0 or 1, each with chance 1/2, which depends on the attempt's seed and on nothing that it did.
+
+    What a policy gains from it was not taught by the reward. Source: Shao et al. 2025, "Spurious Rewards", arXiv
+    2506.10947.
+    """
+    value = float(derive_seed(seed, "random reward") % 2)
+    return Score(name="random", value=value, explanation="drawn, not earned")
 
 
 class _Place(NamedTuple):

@@ -116,7 +116,8 @@ class BugFix:
         pool: where the programs of attempts run. None makes one on first use, which `close` ends.
         report: what the tool ``test`` answers; None means short for ``tiny`` and full for the others.
         tests_writable: whether ``edit`` may change the visible tests.
-        reward: ``hidden``, or ``visible`` for experiments with a reward that can be exploited.
+        reward: ``hidden``, or ``visible`` for experiments with a reward that can be exploited, or ``random`` for
+            controls, on the split ``train`` alone.
         show_results: False hides what the visible tests say, for experiments.
         on_hack: what becomes of the reward of an attempt with signs of hacking; see `rewards.hacking`.
         tools: ``steps`` are ``read``, ``test``, ``edit`` and ``submit``; ``shell`` are ``shell``, an ``edit`` of exact
@@ -124,8 +125,8 @@ class BugFix:
             tests decide, whatever the three settings of tests and results say.
 
     Raises:
-        TaskError: an unknown level or split, no tasks, more than there are, or a shell for ``tiny``, whose vocabulary
-            has no words for it.
+        TaskError: an unknown level or split, no tasks, more than there are, a shell for ``tiny``, whose vocabulary
+            has no words for it, or a random reward for a shell or on a split that measures.
         SandboxError: the machinery that runs programs failed.
     """
 
@@ -145,6 +146,11 @@ class BugFix:
     ) -> None:
         if tools == "shell" and level == "tiny":
             raise TaskError("level tiny has no words for a shell; take the level small or repo")
+        if reward == "random" and (split != "train" or tools == "shell"):
+            raise TaskError(
+                f"reward random on the split {split} with tools {tools}: a drawn reward measures nothing, and a shell "
+                "has none; take the split train with the tools steps, or the reward hidden"
+            )
         if num_tasks < 1:
             raise TaskError(f"num_tasks is {num_tasks}; a task set has at least one task")
         self.id = f"{VERSION}/{level}"
