@@ -84,6 +84,14 @@ def test_a_checkpoint_is_evaluated_and_gone_on_with(agentrl: Command, trained: P
     assert planned["options"][0]["tokens"] > 0
     shown = agentrl("show", str(tmp_path / "e"), "--trace", "eval-0-2", "--tokens")
     assert shown.stdout.startswith("eval-0-2  task bugfix-v1/tiny/test/0")
+    whole = agentrl("show", str(tmp_path / "e"))
+    assert "on bugfix-v1/tiny/test, 12 attempts" in whole.stdout
+    assert "pass@3" in whole.stdout
+    assert json.loads(agentrl("show", str(tmp_path / "e"), "--json").stdout)["result"]["attempts"] == 12
+    script = agentrl("eval", "bugfix-v1/tiny", "--policy", "submit", *SMALL, "--out", str(tmp_path / "s"))
+    assert script.returncode == 0
+    assert "submit on bugfix-v1/tiny/test" in agentrl("show", str(tmp_path / "s")).stdout
+    assert agentrl("show", str(tmp_path / "s"), "--trace", "eval-0-0").returncode == 0
 
 
 def test_two_checkpoints_never_share_what_is_kept(agentrl: Command, trained: Path, tmp_path: Path) -> None:

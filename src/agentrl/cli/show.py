@@ -12,17 +12,20 @@ import typer
 from rich.console import Console
 
 from agentrl.cli import BadInput, bad_input_for
+from agentrl.cli.eval_show import Ended, print_results
 from agentrl.cli.runs import DEFAULT_ROOT, open_run
 from agentrl.config import fingerprint
 from agentrl.errors import RendererError, StoreError
+from agentrl.evals.folder import EvaluationFolder
 from agentrl.records import trace_to_json
 from agentrl.store import RunFolder
 from agentrl.types import Trace
 from agentrl.ui.show import attempt, curves, result_table, summary_lines, trace_list
 
+_LISTED = 8
 HELP = """Look at a run: its result and its curve, or one attempt turn by turn.
 
-RUN is a path, a name below --runs, or latest. An ID may be the beginning of one.
+RUN is a path, a name below --runs, or latest; or the folder of an evaluation. An ID may be the beginning of one.
 
 \b
 Examples:
@@ -50,7 +53,8 @@ def show(
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
 ) -> None:
     """Show a run or one of its attempts."""
-    folder = open_run(run, runs)
+    evaluation = _evaluation(run)
+    folder = open_run(run, runs) if evaluation is None else RunFolder(path=evaluation.path)
     if tokens and not trace:
         raise BadInput("--tokens needs --trace ID; `agentrl show RUN` lists some ids")
     if tokenizer is not None and not drift:
@@ -63,10 +67,37 @@ def show(
         _show_drift(folder, found, tokenizer or folder.path / "tokenizer", as_json=as_json)
     elif found is not None:
         _show_trace(folder, found, tokens=tokens, as_json=as_json)
+    elif evaluation is not None:
+        _show_evaluation(evaluation, as_json=as_json)
     elif as_json:
         typer.echo(json.dumps(_run_as_json(folder)))
     else:
         _show_run(folder)
+
+
+def _evaluation(word: str) -> EvaluationFolder | None:
+    """The evaluation that a path means, if it means one."""
+    if not (Path(word) / EvaluationFolder.MARK).is_file():
+        return None
+    with bad_input_for(StoreError):
+        return EvaluationFolder.open(Path(word))
+
+
+def _show_evaluation(folder: EvaluationFolder, *, as_json: bool) -> None:
+    with bad_input_for(StoreError):
+        result, traces = folder.result(), folder.traces()
+    if as_json:
+        described = {"evaluation": str(folder.path), "spec": asdict(folder.spec), "result": result}
+        typer.echo(json.dumps({**described, "traces": [trace.id for trace in traces]}))
+        return
+    out = Console()
+    out.print(f"{folder.spec.policy} on {folder.spec.task_set}, {len(traces)} attempts", markup=False, soft_wrap=True)
+    if result is None:
+        out.print("no result yet: it goes on, or was ended early; the same `agentrl eval` goes on", soft_wrap=True)
+    else:
+        print_results(out, [Ended(folder, result)])
+    out.print(trace_list(traces[:_LISTED]))
+    out.print("one attempt: agentrl show FOLDER --trace ID", markup=False, highlight=False)
 
 
 def _show_trace(folder: RunFolder, trace: Trace, *, tokens: bool, as_json: bool) -> None:

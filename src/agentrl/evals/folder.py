@@ -115,6 +115,16 @@ class EvaluationFolder:
         found |= {(trace.task_id, trace.attempt): trace for trace in self._journal()}
         return list(found.values())
 
+    def result(self) -> dict[str, Any] | None:
+        """The result, or None for an evaluation that has not ended. Raises StoreError for a damaged file."""
+        file = self.path / "result.json"
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{file}: damaged ({error})") from error
+
     def append(self, trace: Trace) -> None:
         """Keep one attempt; it is safe from a kill of this process when this returns."""
         line = json.dumps(trace_to_json(trace), separators=(",", ":"), allow_nan=False)
