@@ -16,7 +16,7 @@ from agentrl.rewards.grading import PoolGrader
 from agentrl.rewards.judge import Verdict
 from agentrl.sandbox.jobs import Job, Limits, Suite
 from agentrl.sandbox.pool import Pool
-from agentrl.tasks.humanevalfix import SOURCE_PATH, TEST_PATH, HumanEvalFix, visible_tests
+from agentrl.tasks.humanevalfix import LIMITS, SOURCE_PATH, TEST_PATH, HumanEvalFix, visible_tests
 from tests.pools import open_pool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def written(folder: Path, *rows: dict[str, str]) -> HumanEvalFix:
 
 
 def verdicts(pool: Pool, tasks: HumanEvalFix, programs: list[dict[str, str]]) -> list[Verdict]:
-    grader = PoolGrader(pool)
+    grader = PoolGrader(pool, limits=LIMITS)
 
     async def all_of_them() -> list[Verdict]:
         pairs = zip(tasks, programs, strict=True)

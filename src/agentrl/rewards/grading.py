@@ -9,6 +9,7 @@ from typing import Protocol
 from agentrl.errors import SandboxError, ScorerError
 from agentrl.rewards.judge import Hidden, Judge, Verdict
 from agentrl.rewards.programs import HiddenCalls
+from agentrl.sandbox.base import BoxLimits
 from agentrl.sandbox.pool import Pool
 from agentrl.sandbox.together import Runner
 from agentrl.types import Score
@@ -60,12 +61,13 @@ class PoolGrader:
 
     Args:
         pool: where candidates run. When it is closed, so is the judge.
+        limits: of each box of the judge, as `Judge` has them when None; jobs have those of the pool.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, limits: BoxLimits | None = None) -> None:
         self._pool = pool
         self._calls = CallGrader(pool)
-        self._judge = Judge(pool.backend)
+        self._judge = Judge(pool.backend, limits=limits)
         pool.before_close(self._judge.close)
 
     async def grade(self, files: Mapping[str, bytes], hidden: AnyHidden, *, seed: int | None = None) -> Verdict:

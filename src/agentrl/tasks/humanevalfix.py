@@ -17,6 +17,7 @@ from typing import Any
 from agentrl.errors import TaskError
 from agentrl.rewards.grading import PoolGrader
 from agentrl.rewards.judge import HiddenCheck
+from agentrl.sandbox.base import BoxLimits
 from agentrl.sandbox.pool import Pool
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tasks.bugfix.taskset import SYSTEM_PROMPT
@@ -38,6 +39,8 @@ _FIELDS = (
     "test",
 )
 
+LIMITS = BoxLimits(cpu_s=2.0, wall_s=20.0)
+"""Of one grading: some of the bugs are loops without an end, and no right solution takes a tenth of that."""
 Row = Mapping[str, Any]
 
 
@@ -71,7 +74,7 @@ class HumanEvalFix:
     def environment(self, task: Task) -> BugFixEnvironment:
         """A fresh workspace for one attempt at ``task``, which must be a task of this set."""
         pool = self._running_pool()
-        self._grader = self._grader or PoolGrader(pool)
+        self._grader = self._grader or PoolGrader(pool, limits=LIMITS)
         hidden = self.hidden(task.id)
         return BugFixEnvironment(task, runner=pool, grader=self._grader, hidden=hidden, main=SOURCE_PATH, report="full")
 

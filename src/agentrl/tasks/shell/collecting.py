@@ -10,7 +10,6 @@ from agentrl.rewards.collect import MAX_FILE_BYTES, MAX_FILES, STEERING, may_cou
 from agentrl.sandbox.base import Box, check_path
 
 _MOST_NAME_BYTES = 60_000
-_MOST_BYTES, _MOST_PLACES = 8 << 20, 1_000
 """Of all that is graded: bytes, and files and folders. A box of the judge holds twice that."""
 _LIST = f"""
 import os
@@ -62,22 +61,7 @@ async def sources_of(box: Box, start: Mapping[str, str], found: list[str]) -> di
     """What is graded: the files of the start that can count, as they are now, and modules of Python that were added."""
     added = [path for path in found if path.endswith(".py")]
     wanted = [path for path in dict.fromkeys((*start, *added)) if may_count(path)]
-    now = await box.read(wanted, max_bytes=MAX_FILE_BYTES)
-    return fitting({path: now[path] for path in wanted if path in now})
-
-
-def fitting(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The first of these files, as many as surely fit into a box; else what a policy writes could break the grading."""
-    fits: dict[str, bytes] = {}
-    places: set[str] = set()
-    size = 0
-    for path, content in files.items():
-        size += len(content)
-        places.update(map(str, (PurePosixPath(path), *PurePosixPath(path).parents)))
-        if size > _MOST_BYTES or len(places) > _MOST_PLACES:
-            break
-        fits[path] = content
-    return fits
+    return dict(await box.read(wanted, max_bytes=MAX_FILE_BYTES))
 
 
 async def touched_tests(box: Box, start: Mapping[str, str], found: list[str]) -> list[str]:
