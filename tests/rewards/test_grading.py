@@ -131,8 +131,8 @@ def test_a_judge_ends_with_its_pool():
     before = set(memory.descendants(os.getpid()))
     with open_pool(1) as pool:
         asyncio.run(PoolGrader(pool).grade({"m.py": b"def add(a, b): return a + b"}, CHECK))
-        assert set(memory.descendants(os.getpid())) > before
-    assert set(memory.descendants(os.getpid())) == before
+        assert set(memory.descendants(os.getpid())) - before
+    assert set(memory.descendants(os.getpid())) <= before  # a box of another pool may have been emptied meanwhile
 
 
 def test_only_sources_on_the_list_are_graded(pool):

@@ -47,12 +47,12 @@ def test_hard_text_gives_the_same_compiled_ahead_or_in_the_job(pool, text):
 
 def test_tame_test_files_are_compiled_once_and_nothing_else():
     tame = "def test_a(): assert f(1) == 3"
-    job = {"files": {"m.py": "x = 1", "test_m.py": tame, "test_x.py": "#" * 9000}, "paths": ["test_m.py", "test_x.py"]}
-    compiled = ahead.compiled_tests(job)
+    tests = {"test_m.py": tame, "test_x.py": "#" * 9000}
+    compiled = ahead.compiled_tests(tests)
     assert set(compiled) == {"test_m.py"}
     assert compiled["test_m.py"].co_filename == "test_m.py"
-    assert ahead.compiled_tests(job)["test_m.py"] is compiled["test_m.py"]
+    assert ahead.compiled_tests(tests)["test_m.py"] is compiled["test_m.py"]
 
 
 def test_a_syntax_error_is_left_to_the_job_to_raise():
-    assert ahead.compiled_tests({"files": {"test_m.py": "def f(:"}, "paths": ["test_m.py"]}) == {}
+    assert ahead.compiled_tests({"test_m.py": "def f(:"}) == {}

@@ -58,6 +58,17 @@ def test_calls_that_did_not_report_before_the_time_was_over_timed_out():
     assert result.end == "timeout"
 
 
+def test_half_a_character_and_what_is_no_text_become_text():
+    """The first is of no tokenizer, and the second may be too deep to be shown."""
+    one = {"status": "raised", "exception": "E\ud800", "message": [[1]]}
+    deep = b'{"status":"raised","message":"\\u00e9","exception":%s}\n'
+    first, second = read_result(TWO_CALLS, "finished", lines(one) + deep % (b"[" * 900 + b"]" * 900)).outcomes
+    assert (first.exception, first.message) == ("E\\ud800", "(list)")
+    assert (second.exception, second.message) == ("(list)", "\u00e9")
+    (test,) = read_result(SUITE, "finished", lines({"plan": ["\udfff"]}, {"status": "passed"})).tests
+    assert (test.name, test.status) == ("\\udfff", "passed")
+
+
 def test_surplus_reports_count_for_nothing():
     result = read_result(TWO_CALLS, "finished", lines(*[{"status": "value", "value": 3}] * 5))
     assert len(result.outcomes) == 2

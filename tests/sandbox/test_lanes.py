@@ -85,6 +85,69 @@ def test_files_of_one_job_are_gone_for_the_next(pool):
     assert works(pool)
 
 
+ON_FOLDERS = {
+    "mode": "os.chmod(place, 0o555)",
+    "time": "os.utime(place, (1, 2))",
+    "attribute": "os.setxattr(place, 'user.left', b'x')",
+    "file and no more": "open(place + '/left', 'w').close(); os.unlink(place + '/left')",
+}
+
+
+@pytest.mark.parametrize("change", ON_FOLDERS)
+@pytest.mark.parametrize("place", [".", "/tmp", "/dev/shm"])
+def test_what_one_job_makes_of_a_folder_is_unmade_for_the_next(warm_pool, place, change):
+    source = f"""
+        import os
+        def f(place, change):
+            state = os.stat(place)
+            seen = [state.st_mode, state.st_mtime == 2, os.listxattr(place)]
+            if change:
+                try:
+                    {ON_FOLDERS[change]}
+                except OSError:
+                    pass  # no such attributes on this kernel
+            return [seen, os.getpid()]
+    """
+    first, second, third = (outcomes(warm_pool, source, (place, mine))[0].value for mine in (False, True, False))
+    assert first[0] == second[0] == third[0]
+    assert second[1] == first[1] + 1
+    assert third[1] == 2 or change == "attribute"  # another server
+
+
+@pytest.mark.parametrize("mode", [0, 0o555])
+def test_a_folder_that_one_job_closed_is_open_for_the_next(pool, mode):
+    closes = f"import os\ndef f():\n    os.utime('.', (1, 2))\n    os.chmod('.', {mode})\n    return 'closed'"
+    state = "import os\ndef f():\n    state = os.stat('.')\n    return [state.st_mode, state.st_mtime == 2]"
+    before = outcomes(pool, state)[0].value
+    assert outcomes(pool, closes)[0].value == "closed"
+    assert outcomes(pool, state)[0].value == before
+    assert works(pool)
+
+
+def test_memory_of_one_job_is_out_of_reach_of_the_next(warm_pool):
+    looks = """
+        import ctypes
+        def f(parts):
+            sought, found = b"-".join(map(bytes, parts)), 0
+            for line in open("/proc/self/maps"):
+                place, modes, *_ = line.split()
+                if modes.startswith("rw") and "[v" not in line:
+                    first, last = (int(number, 16) for number in place.split("-"))
+                    found += ctypes.string_at(first, last - first).count(sought)
+            return found
+    """
+
+    def found(word, more=""):
+        return outcomes(warm_pool, looks + more, ([[*part.encode()] for part in word.split("-")],))[0].value
+
+    alone = found("its-nothing")  # what is sought is in the memory of who seeks it
+    assert found("its-own", more="    # its-own") > alone
+    for size in (0, 20_000, 200_000):
+        outcomes(warm_pool, f"# its-source{size}!\n#{'#' * size}\ndef f(x):\n    return f'its-answer{{x}}!'", (size,))
+        assert found(f"its-source{size}!") == alone
+        assert found(f"its-answer{size}!") == alone
+
+
 SPAWNS = """
     import os, subprocess, time
     def f():
@@ -118,13 +181,23 @@ AGAINST_THE_SERVER = {
     "trace": "ctypes.CDLL(None, use_errno=True).ptrace(16, 1, 0, 0)",
     "descriptor of a process": "signal.pidfd_send_signal(os.pidfd_open(1), 9)",
     "out of memory first": "open('/proc/1/oom_score_adj', 'w').write('1000')",
+    "close its folders": "[os.chmod(place, 0) for place in ('.', '/tmp', '/dev/shm')]",
+    "a name that is no text": "ctypes.CDLL(None).prctl(15, b'\\xff\\xfe)', 0, 0, 0) or busy(0.4)",
     "leave no process": "[os.fork() for _ in range(40)] and time.sleep(60)",
 }
 
 
+BUSY = """
+def busy(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end: pass
+"""
+
+
 @pytest.mark.parametrize("attack", AGAINST_THE_SERVER)
 def test_a_job_does_not_reach_the_process_that_serves(warm_pool, attack):
-    source = f"import ctypes, os, resource, signal, time\ndef f():\n    {AGAINST_THE_SERVER[attack]}\n    return 'done'"
+    imports = "import ctypes, os, resource, signal, time"
+    source = f"{imports}\n{BUSY}def f():\n    {AGAINST_THE_SERVER[attack]}\n    return 'done'"
     before = warm_pool.stats
     outcomes(warm_pool, source)
     assert warm_pool.stats.lost == before.lost  # it had its result, whatever that is, and was not made to vanish
@@ -136,6 +209,7 @@ def test_a_job_cannot_slow_down_the_next(warm_pool):
         import os
         def f(change):
             state = os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)
+            refused = 0
             if change:
                 for call in (
                     lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
@@ -144,11 +218,12 @@ def test_a_job_cannot_slow_down_the_next(warm_pool):
                     lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
                 ):
                     try: call()
-                    except OSError: pass
-            return state
+                    except PermissionError: refused += 1
+                os.nice(1)
+            return state, refused
     """
     before = outcomes(warm_pool, source, (False,))[0].value
-    outcomes(warm_pool, source, (True,))
+    assert outcomes(warm_pool, source, (True,))[0].value == (before[0], 4)
     assert outcomes(warm_pool, source, (False,))[0].value == before
 
 
@@ -179,6 +254,22 @@ def test_a_forged_report_is_of_the_one_who_writes_it(warm_pool):
     """
     assert outcomes(warm_pool, source)[0].value == 1  # of the values that it could return as well
     assert outcomes(warm_pool, "def f():\n    return 2")[0].value == 2
+
+
+def test_a_forked_process_that_runs_on_reports_nothing(pool):
+    source = "import os\nif os.fork() == 0:\n    raise ValueError\nos.wait()\ndef f():\n    return 7"
+    assert [(o.status, o.value) for o in outcomes(pool, source, (), ())] == [("value", 7)] * 2
+
+
+@pytest.mark.parametrize(("mib", "ends"), [(0.1, {"finished"}), (2.5, {"finished", "died"}), (8, {"died"})])
+def test_a_program_that_is_too_large_to_be_read_is_its_own_doing(mib, ends):
+    filler = {"b.py": "\udcff" * int(mib * (1 << 20))}  # six bytes each on the way
+    with Pool(open_backend("zygote"), size=1, limits=Limits(wall_s=20.0, cpu_s=5.0, memory_mib=64)) as small:
+        honest = job(HONEST, ())
+        (result,) = small.run_sync([Job(files={**honest.files, **filler}, run=honest.run)])
+        assert result.end in ends
+        assert small.stats.lost == 0
+        assert works(small)
 
 
 def test_memory_that_is_used_up_is_the_doing_of_the_program():

@@ -189,6 +189,16 @@ def test_a_server_that_falls_silent_is_given_up_and_replaced(monkeypatch):
         assert values(pool.run_sync([double(3)])) == [6]
 
 
+def test_a_fault_of_ours_with_one_job_does_not_end_the_lane(monkeypatch):
+    with open_pool(1) as pool:
+        monkeypatch.setattr(lanes, "read_result", lambda job, end, output: [][0])
+        with pytest.raises(SandboxError, match="IndexError: list index out of range; the job was lost"):
+            pool.run_sync([double(1)])
+        monkeypatch.undo()
+        ticket = pool.start([double(1)])[0]
+        assert values([ticket.result(timeout=60)]) == [2]
+
+
 def test_a_cancelled_job_does_not_disturb_the_next():
     async def cancel_one(pool):
         task = asyncio.ensure_future(pool.run(double(1)))

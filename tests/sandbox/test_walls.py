@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import agentrl.sandbox
 from agentrl.sandbox.walls import beneath, kernel, landlock, memory, seccomp
+from agentrl.sandbox.walls.apart import KeptApart, Memory
 from agentrl.sandbox.walls.output import Kept
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -76,6 +77,11 @@ def test_the_filter_on_both_architectures(machine: str) -> None:
     assert [says(socket, family, program=opened) for family in (16, 17, 38, 40)] == [refused(errno.EPERM)] * 4
     assert [says(socketpair, family) for family in (1, 2)] == [ALLOW, refused(errno.EPERM)]
     assert [says((302, 261), pid) for pid in (0, 1)] == [ALLOW, refused(errno.EPERM)]  # prlimit of oneself, of another
+    for numbers in ((142, 118), (144, 119), (314, 274), (203, 122)):  # how one is scheduled oneself, and another
+        assert [says(numbers, pid) for pid in (0, 1)] == [ALLOW, refused(errno.EPERM)]
+    for numbers, process in (((141, 140), 0), ((251, 30), 1)):  # priorities of a process, a group, all of a user
+        assert [says(numbers, process, pid) for pid in (0, 1)] == [ALLOW, refused(errno.EPERM)]
+        assert [says(numbers, process + more, 0) for more in (1, 2)] == [refused(errno.EPERM)] * 2
     assert [says((16, 29), 0, request) for request in (0x5401, 0x5412)] == [ALLOW, refused(errno.EPERM)]  # ioctl
     modes = (0o010644, 0o100644, 0o020644, 0o060644)  # mknodat: a pipe, a file, a character device, a disk
     assert [says((259, 33), 0, 0, mode) for mode in modes] == [ALLOW, ALLOW, refused(errno.EPERM), refused(errno.EPERM)]
@@ -106,7 +112,7 @@ def test_the_numbers_are_those_of_this_machines_headers() -> None:
         pytest.skip("no headers of an x86-64 kernel")
     words = [line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR_")]
     known = {name.removeprefix("__NR_"): int(number) for _, name, number in words}
-    tables = {**kernel.NUMBERS, **seccomp.DENIED}
+    tables = {**kernel.NUMBERS, **seccomp.DENIED, **seccomp.SCHEDULING}
     compared = {name for name in tables if name in known}
     assert len(compared) > 70
     assert {name: tables[name][0] for name in compared} == {name: known[name] for name in compared}
@@ -152,6 +158,41 @@ def test_kept_output_is_the_two_ends_however_it_comes(parts: list[bytes], limit:
     short = whole[:head] + (whole[-(limit - head) :] if limit > head else b"")
     assert kept.data == (whole if len(whole) <= limit else short)
     assert (kept.total, kept.cut) == (len(whole), max(0, len(whole) - limit))
+
+
+@given(parts=st.lists(st.binary(min_size=1, max_size=40), max_size=12), limit=st.integers(1, 60))
+def test_output_kept_apart_is_the_same(parts: list[bytes], limit: int) -> None:
+    kept, apart = Kept(limit), KeptApart(limit)
+    reader, writer = os.pipe()
+    for part in parts:
+        kept.add(part)
+        os.write(writer, part)
+        assert apart.take(reader) == len(part)
+    os.close(writer)
+    assert apart.take(reader) == 0
+    os.close(reader)
+    assert (bytes(apart.view), apart.total, apart.cut) == (kept.data, kept.total, kept.cut)
+    apart.close()
+
+
+def test_memory_apart_is_read_to_its_end_and_given_back() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"one\ntwo\nmore")
+    held, empty = Memory(8), Memory(0)
+    held.take_all(reader)
+    empty.take_all(reader)  # takes nothing of what is not its own
+    assert (held.first_line(), bytes(held.other_lines()), bytes(empty.other_lines())) == (b"one", b"two\n", b"")
+    assert (held.starts_with(b"one"), held.starts_with(b"two"), empty.starts_with(b"o")) == (True, False, False)
+    assert os.read(reader, 9) == b"more"
+    os.close(writer)
+    with pytest.raises(EOFError):
+        Memory(1).take_all(reader)
+    os.close(reader)
+    view = held.view
+    held.close()
+    assert bytes(view) == bytes(8)  # somebody looks still, and finds nothing
+    view.release()
+    held.close()
 
 
 @pytest.fixture

@@ -64,6 +64,44 @@ def test_a_warm_python_has_the_channel_too() -> None:
     with_box(body, Spec(files={"echo.py": source}))
 
 
+LOOKS = """
+import ctypes, sys
+sought, found = b"-".join(word.encode() for word in sys.argv[1:]), 0
+for line in open("/proc/self/maps"):
+    place, modes, *_ = line.split()
+    if modes.startswith("rw") and "[v" not in line:
+        first, last = (int(number, 16) for number in place.split("-"))
+        found += ctypes.string_at(first, last - first).count(sought)
+print(found)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 300, 30_000])
+def test_what_one_program_was_given_and_printed_is_in_the_memory_of_no_other(size: int) -> None:
+    async def body(box: ZygoteBox) -> None:
+        async def found(*words: str) -> int:
+            await box.reset()
+            await box.write({"looks.py": LOOKS.encode()})
+            return int((await box.exec(["warm-python", "looks.py", *words])).stdout)
+
+        await box.write({"first.py": b"# its-own-source" + bytes(size).replace(b"\0", b"#") + PRINTS})
+        done = await box.exec(["warm-python", "first.py"], stdin=b"its-given-input" + b"." * size)
+        assert done.stdout.startswith(b"its-own-output")
+        assert done.stderr.startswith(b"its-own-errors")
+        alone = await found("its", "own", "nothing")  # what is sought is in the memory of who seeks it
+        for words in (("own", "source"), ("own", "output"), ("own", "errors"), ("given", "input")):
+            assert await found("its", *words) == alone, words
+
+    with_box(body, Spec())
+
+
+PRINTS = b"""
+import sys
+for word, stream in (("output", sys.stdout), ("errors", sys.stderr)):
+    stream.write("its-" + "own-" + word + "." * len(sys.stdin.read()))
+"""
+
+
 def test_a_warm_program_that_hides_is_held_to_be_full_of_sockets() -> None:
     source = """
 import ctypes, os, sys, time

@@ -18,7 +18,7 @@ from agentrl.rewards.grading import Grader, PoolGrader
 from agentrl.rewards.judge import Verdict
 from agentrl.rewards.proof import proved
 from agentrl.sandbox.base import Level, check_path
-from agentrl.sandbox.choose import choose
+from agentrl.sandbox.choose import UNSAFE, choose
 from agentrl.sandbox.pool import Pool
 from agentrl.types import Task
 
@@ -56,6 +56,8 @@ def grade(
     """Grade a directory."""
     if level not in LEVELS:
         raise BadInput(f"--level {level!r}: write one of {', '.join(LEVELS)}")
+    if backend in UNSAFE and not allow_unsafe:
+        raise BadInput(f"--backend {backend} has no walls; for code that you trust add --allow-unsafe")
     with _named(task):
         found = find_task(task, data)
         sources = _sources(found.task)

@@ -11,7 +11,7 @@ import functools
 import re
 import types
 import warnings
-from typing import Any
+from collections.abc import Mapping
 
 from agentrl.sandbox import asserts
 
@@ -21,9 +21,9 @@ _MAX_BRACKETS = 12
 _BRACKETS = re.compile(r"[()\[\]{}]")
 
 
-def compiled_tests(job: dict[str, Any]) -> dict[str, types.CodeType]:
-    """The code of those test files of a job that can be compiled ahead, by path."""
-    found = ((path, _test_code(path, job["files"][path])) for path in job.get("paths", ()))
+def compiled_tests(tests: Mapping[str, str]) -> dict[str, types.CodeType]:
+    """The code of those test files (path to text) that can be compiled ahead, by path."""
+    found = ((path, _test_code(path, text)) for path, text in tests.items())
     return {path: code for path, code in found if code is not None}
 
 

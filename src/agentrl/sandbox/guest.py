@@ -16,7 +16,7 @@ import random
 import resource
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from agentrl.sandbox import child
@@ -48,7 +48,24 @@ def start() -> NoReturn:
     del sys.path[0]
     sys.argv[:] = ["program"]
     numbers, _, payload = _read_all().partition(b"\n")
-    carry_out(json.loads(numbers), json.loads(payload), _be_quiet())
+    sink = _be_quiet()
+    carry_out(json.loads(numbers), read_job(payload, sink), sink)
+
+
+def _writer(sink: int) -> Callable[[bytes], None]:
+    """Writes what this process reports, and nothing that one says which the program forked and which ran on."""
+    reporting = os.getpid()
+    return lambda line: write_all(sink, line) if os.getpid() == reporting else None
+
+
+def read_job(payload: bytes | memoryview, sink: int) -> dict[str, Any]:
+    """The job, or the end of this process when it takes more memory than there is: that is the program's doing."""
+    try:
+        job: dict[str, Any] = json.loads(bytes(payload))
+    except MemoryError:
+        write_all(sink, READY)
+        os._exit(0)
+    return job
 
 
 def forget_ourselves() -> None:
@@ -73,7 +90,7 @@ def carry_out(
         child.catch_time_signals()
         random.seed(0)  # at a fork it is seeded from the system's noise
         write_all(sink, READY)
-        reporter = child.Reporter(lambda line: write_all(sink, line), numbers["output_bytes"])
+        reporter = child.Reporter(_writer(sink), numbers["output_bytes"])
         child.run_job(job, reporter, numbers["wall_s"], numbers["cpu_s"], compiled or {})
     finally:
         os._exit(0)
@@ -108,7 +125,7 @@ def _limit_processor_time(cpu_s: float) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of it."""
     view = memoryview(data)
     while view:

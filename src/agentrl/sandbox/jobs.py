@@ -258,8 +258,9 @@ def _tests(suite: Suite, reports: list[dict[str, Any]], missing: Literal["timeou
     plan = reports[0].get("plan") if reports else None
     if not isinstance(plan, list):
         return tuple(CaseOutcome(name=path, status=missing, exception=_NAMES[missing]) for path in suite.paths)
-    tests = [_test(str(name), report) for name, report in zip(plan, reports[1:], strict=False)]
-    tests += [CaseOutcome(name=str(name), status=missing, exception=_NAMES[missing]) for name in plan[len(tests) :]]
+    names = [_text(name) for name in plan]
+    tests = [_test(name, report) for name, report in zip(names, reports[1:], strict=False)]
+    tests += [CaseOutcome(name=name, status=missing, exception=_NAMES[missing]) for name in names[len(tests) :]]
     return tuple(tests)
 
 
@@ -271,4 +272,10 @@ def _test(name: str, report: dict[str, Any]) -> CaseOutcome:
 
 
 def _texts(report: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
-    return {name: str(report[name]) for name in names if name in report}
+    return {name: _text(report[name]) for name in names if name in report}
+
+
+def _text(told: object) -> str:
+    """Text that a file and a tokenizer take. Half a character, which no program may end an attempt with, is spelled."""
+    text = told if isinstance(told, str) else f"({type(told).__name__})"  # which can be too deep to be shown
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -15,7 +15,7 @@ from typing import Protocol
 from agentrl.errors import SandboxError
 from agentrl.sandbox import asserts, child, guest, importer, values, zygote_jobs
 from agentrl.sandbox.base import Backend, Box, BoxLimits, Channel, Finished, Spec
-from agentrl.sandbox.jobs import Batch, Job, JobResult, Limits, read_result
+from agentrl.sandbox.jobs import Batch, Job, JobResult, Limits, Suite, read_result
 
 _LIBRARY, _START = ".agentrl/lib", ".agentrl/start.py"
 _COLD = ("python", "-s", "-S", "-P", "-B", _START)  # -I would ignore the seed of hashes
@@ -25,6 +25,8 @@ _ITS_OWN_DOING = {"memory", "output", "disk", "processes"}
 _MAX_OUTPUT = 1 << 22
 _MAX_WALL_S = 3600.0
 _GRACE_S = 20.0
+_COPIES = 4
+"""Of a job in memory while it is read."""
 _MAX_USES = 1000
 _MAX_AGE_S = 600.0
 
@@ -73,9 +75,11 @@ class WarmLane:
 
     async def run(self, job: Job, payload: bytes, limits: Limits) -> JobResult:
         """As `Lane.run`."""
+        if _is_too_large(payload, limits):
+            return read_result(job, "finished", b"")
         channel = await self._ready_channel()
         numbers = _numbers(job, limits)
-        request = json.dumps(numbers).encode() + b"\n" + payload
+        request = json.dumps({**numbers, "tests": _tests(job)}).encode() + b"\n" + payload
         try:
             async with asyncio.timeout(numbers["wall_s"] + _GRACE_S):
                 await channel.send(len(request).to_bytes(4, "big") + request)
@@ -139,6 +143,8 @@ class ColdLane:
 
     async def run(self, job: Job, payload: bytes, limits: Limits) -> JobResult:
         """As `Lane.run`."""
+        if _is_too_large(payload, limits):
+            return read_result(job, "finished", b"")
         if self._used:
             await self._box.reset()
         self._used = True
@@ -155,6 +161,15 @@ class ColdLane:
     async def close(self) -> None:
         """As `Lane.close`."""
         await self._box.close()
+
+
+def _is_too_large(payload: bytes, limits: Limits) -> bool:
+    """Whether a job is more than a process of its limits can take in. That is the program's own doing."""
+    return _COPIES * len(payload) > limits.memory_mib << 20
+
+
+def _tests(job: Job) -> dict[str, str]:
+    return {path: job.files[path] for path in job.run.paths} if isinstance(job.run, Suite) else {}
 
 
 def _numbers(job: Job, limits: Limits) -> dict[str, float]:

@@ -209,16 +209,16 @@ class Pool:
         try:
             lane = lane or await open_lane(self.backend, self.limits)
             result = await lane.run(wanted.job, wanted.payload, self.limits)
-        except SandboxError as error:
+        except Exception as error:  # of whatever kind: who waits is told, and the lane goes on with the next job
             if lane is not None:
                 with self._lock:
                     self._count(restarts=1)
                 await _close(lane)
-            self._settle(wanted, error, 0.0)
+            own = error if isinstance(error, SandboxError) else SandboxError(f"{type(error).__name__}: {error}")
+            self._settle(wanted, own, 0.0)
             return None
-        except BaseException as error:
-            why = "the sandbox pool was closed" if self._closed else f"{type(error).__name__}: {error}"
-            self._settle(wanted, SandboxError(why), 0.0)
+        except asyncio.CancelledError:
+            self._settle(wanted, SandboxError("the sandbox pool was closed"), 0.0)
             raise
         self._settle(wanted, result, time.monotonic() - started)
         return lane

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Workspace:
     owner: tuple[int, int] | None = None
     kept: tuple[str, ...] = ()
 
-    def write(self, files: Mapping[str, bytes]) -> None:
+    def write(self, files: Mapping[str, bytes | memoryview]) -> None:
         """Put files in. What stands in the way (a link, a device, a folder of that name) is removed, never followed.
 
         Raises:
@@ -78,12 +79,15 @@ class Workspace:
         return sorted(found)
 
     def clear(self) -> None:
-        """Remove everything in the folder. The programs that write there must have ended.
+        """Remove everything in the folder, and what was made of the folder itself: its mode, times and attributes.
+
+        The programs that write there must have ended.
 
         Raises:
             SandboxError: something cannot be removed.
         """
         try:
+            _undo_changes(self.fd)
             empty(self.fd, kept=self.kept)
         except OSError as error:
             raise SandboxError(f"cannot empty the workspace: {error.strerror}") from error
@@ -92,7 +96,7 @@ class Workspace:
         """Let go of the descriptor."""
         os.close(self.fd)
 
-    def _write(self, parts: Sequence[str], content: bytes) -> None:
+    def _write(self, parts: Sequence[str], content: bytes | memoryview) -> None:
         with self._folder(parts[:-1], make=True) as folder:
             _remove(folder, _TEMPORARY)
             try:
@@ -102,7 +106,7 @@ class Workspace:
                 _remove(folder, _TEMPORARY)
                 raise
 
-    def _write_new(self, folder: int, content: bytes) -> None:
+    def _write_new(self, folder: int, content: bytes | memoryview) -> None:
         fd = os.open(_TEMPORARY, _NEW, 0o644, dir_fd=folder)
         try:
             _write_all(fd, content)
@@ -156,6 +160,16 @@ class Workspace:
         os.mkdir(name, 0o755, dir_fd=folder)
         if self.owner is not None:
             os.chown(name, *self.owner, dir_fd=folder, follow_symlinks=False)
+
+
+def _undo_changes(folder: int) -> None:
+    """Make the folder itself as it was new."""
+    os.fchmod(folder, 0o700)  # first, or its own user could not do the rest
+    os.utime(folder)
+    if sys.platform == "linux":
+        for name in os.listxattr(folder):
+            if name.startswith("user."):
+                os.removexattr(folder, name)
 
 
 def empty(top: int, *, kept: tuple[str, ...] = ()) -> None:
@@ -239,7 +253,7 @@ def _content(fd: int, max_bytes: int) -> bytes | None:
     return content if len(content) <= max_bytes else None
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def _write_all(fd: int, content: bytes | memoryview) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

@@ -7,6 +7,7 @@ requests one after another: ``write``, ``read``, ``run``, ``reset``. While a pro
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -38,7 +39,9 @@ def keep(connection: socket.socket, request: dict[str, Any], filters: dict[str, 
     line.send({"ready": True})
     try:
         while True:
-            box.answer(*line.receive())
+            head, body, descriptors = line.receive()
+            with contextlib.closing(body):
+                box.answer(head, body.view, descriptors)
     except (EOFError, ConnectionError):
         return
     except Exception as error:
@@ -68,7 +71,7 @@ class Keeper:
         self.held = {place: mounts.hold(self.trees, below=place) for place in (WORKSPACE, _TEMPORARY)}
         self._mount()
 
-    def answer(self, head: dict[str, Any], body: bytes, descriptors: list[int]) -> None:
+    def answer(self, head: dict[str, Any], body: memoryview, descriptors: list[int]) -> None:
         """Do what one request asks for."""
         if head["do"] == "run":
             self._run(head, body, descriptors)
@@ -97,7 +100,7 @@ class Keeper:
             mounts.unmount(target)
         self._mount()
 
-    def _do_with_files(self, head: dict[str, Any], body: bytes) -> None:
+    def _do_with_files(self, head: dict[str, Any], body: memoryview) -> None:
         """``write``, ``read`` or ``reset``, and what came of it."""
         if head["do"] == "read":
             self._send_files(head["paths"], head["max_bytes"])
@@ -115,7 +118,7 @@ class Keeper:
         sizes, body = pack_files(Workspace(fd=self.folder).read(paths, max_bytes=max_bytes))
         self.line.send({"files": sizes}, body)
 
-    def _run(self, head: dict[str, Any], stdin: bytes, descriptors: list[int]) -> None:
+    def _run(self, head: dict[str, Any], stdin: memoryview, descriptors: list[int]) -> None:
         """Run a program to its end; the answer goes out when nothing of it is left."""
         try:
             running = Running(self, head, stdin, descriptors)
@@ -135,6 +138,8 @@ class Keeper:
             raise
         except OSError as error:
             self.line.send({"lost": str(error)})
+        finally:
+            running.forget()
 
     def _watch(self, running: Running) -> None:
         """Take in output, feed input, look at the clock and the memory, serve requests, until the program has ended."""
@@ -147,8 +152,9 @@ class Keeper:
                     running.serve(descriptor, poll)
                     continue
                 head, body, _ = self.line.receive()
-                if head["do"] == "stop":
-                    running.kill(None)
-                else:
-                    self._do_with_files(head, body)
+                with contextlib.closing(body):
+                    if head["do"] == "stop":
+                        running.kill(None)
+                    else:
+                        self._do_with_files(head, body.view)
             running.look(time.monotonic())

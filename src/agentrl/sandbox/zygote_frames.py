@@ -11,10 +11,13 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from agentrl.sandbox.walls.apart import Memory
 
 LENGTHS = struct.Struct(">II")
 _CHUNK = 1 << 20
+Data = TypeVar("Data", bytes, memoryview)
 
 
 def pack(head: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -28,8 +31,8 @@ def pack_files(files: Mapping[str, bytes]) -> tuple[list[tuple[str, int]], bytes
     return [(path, len(data)) for path, data in files.items()], b"".join(files.values())
 
 
-def unpack_files(sizes: list[tuple[str, int]], body: bytes) -> dict[str, bytes]:
-    """The reverse of `pack_files`."""
+def unpack_files(sizes: list[tuple[str, int]], body: Data) -> dict[str, Data]:
+    """The reverse of `pack_files`, from bytes or from a view of them."""
     files, start = {}, 0
     for path, size in sizes:
         files[path] = body[start : start + size]
@@ -43,12 +46,15 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
 
-    def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
-        """Send a frame."""
-        self.socket.sendall(pack(head, body))
+    def send(self, head: Mapping[str, Any], *bodies: bytes | memoryview) -> None:
+        """Send a frame with all of these as its bytes."""
+        text = json.dumps(head).encode()
+        self.socket.sendall(LENGTHS.pack(len(text), sum(map(len, bodies))) + text)
+        for body in bodies:
+            self.socket.sendall(body)
 
-    def receive(self) -> tuple[dict[str, Any], bytes, list[int]]:
-        """A frame with the descriptors that came along.
+    def receive(self) -> tuple[dict[str, Any], Memory, list[int]]:
+        """A frame with the descriptors that came along. Whoever takes it closes its bytes.
 
         Raises:
             EOFError: the other side is gone.
@@ -56,7 +62,9 @@ class Line:
         start, descriptors = self._receive_with_descriptors(LENGTHS.size)
         head_size, body_size = LENGTHS.unpack(start + self._exactly(LENGTHS.size - len(start)))
         head = json.loads(self._exactly(head_size))
-        return head, self._exactly(body_size), descriptors
+        body = Memory(body_size)
+        body.take_all(self.socket.fileno())
+        return head, body, descriptors
 
     def _receive_with_descriptors(self, count: int) -> tuple[bytes, list[int]]:
         space = socket.CMSG_SPACE(4)

@@ -10,6 +10,7 @@ import fcntl
 import gc
 import os
 import resource
+import select
 import signal
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -82,6 +83,8 @@ def start(program: Program, pipes: Pipes, channel: int | None) -> NoReturn:
     try:
         kernel.die_with_parent()
         _arrange_descriptors(program, pipes, channel)
+        if _is_abandoned():
+            os._exit(0)
         try:
             mounts.mount_processes("/proc")
             _volunteer_for_the_oom_killer()
@@ -107,6 +110,13 @@ def _arrange_descriptors(program: Program, pipes: Pipes, channel: int | None) ->
     if channel is None:
         os.close(_REPORT - 1)
     kernel.call("close_range", _WORKSPACE + 1, 0xFFFFFFFF, 0)
+
+
+def _is_abandoned() -> bool:
+    """Whether the keeper died before we could ask to die with it: then nobody reads reports."""
+    watched = select.poll()
+    watched.register(_REPORT, 0)  # errors are told always
+    return bool(watched.poll(0))
 
 
 def _move_up(descriptor: int) -> int:

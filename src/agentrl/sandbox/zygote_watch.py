@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.sandbox import zygote_program
 from agentrl.sandbox.walls import memory, namespaces
-from agentrl.sandbox.walls.output import Kept
+from agentrl.sandbox.walls.apart import KeptApart
 
 if TYPE_CHECKING:
     from agentrl.sandbox.zygote_box import Keeper
@@ -29,7 +28,7 @@ class Running:
         OSError: no process or pipe is to be had.
     """
 
-    def __init__(self, keeper: Keeper, head: dict[str, Any], stdin: bytes, descriptors: list[int]) -> None:
+    def __init__(self, keeper: Keeper, head: dict[str, Any], stdin: memoryview, descriptors: list[int]) -> None:
         limits = keeper.limits
         self.begin = time.monotonic()
         self.deadline = self.begin + min(head["wall_s"] or limits["wall_s"], limits["wall_s"])
@@ -41,9 +40,8 @@ class Running:
         self.killed = False
         self.killed_for: str | None = None
         self.report = b""
-        self.stdin = memoryview(stdin)
+        self.stdin = stdin
         self.pipes = zygote_program.Pipes()
-        self.output = {pipe[0]: Kept(limits["output_bytes"]) for pipe in (self.pipes.stdout, self.pipes.stderr)}
         self.over = False
         program = zygote_program.Program(
             argv=head["argv"],
@@ -59,6 +57,7 @@ class Running:
         self.pid = namespaces.fork_into(namespaces.PROCESSES, namespaces.MOUNTS, namespaces.SHARED_MEMORY)
         if self.pid == 0:
             zygote_program.start(program, self.pipes, descriptors[0] if descriptors else None)
+        self.output = {pipe[0]: KeptApart(limits["output_bytes"]) for pipe in (self.pipes.stdout, self.pipes.stderr)}
         self.pipes.close_far_ends()
 
     def register(self, poll: select.poll) -> None:
@@ -76,16 +75,14 @@ class Running:
         if descriptor == self.pipes.stdin[1]:
             self._feed(poll)
             return
-        data = os.read(descriptor, _CHUNK)
         if descriptor == self.pipes.status[0]:
+            data = os.read(descriptor, _CHUNK)
             self.report += data
             self.over = not data
-        elif data:
-            self.output[descriptor].add(data)
-            if sum(kept.total for kept in self.output.values()) > self.output_limit:
-                self.kill("output")
-        else:
+        elif not self.output[descriptor].take(descriptor):
             poll.unregister(descriptor)
+        elif sum(kept.total for kept in self.output.values()) > self.output_limit:
+            self.kill("output")
 
     def _feed(self, poll: select.poll) -> None:
         try:
@@ -128,13 +125,17 @@ class Running:
         os.waitpid(self.pid, 0)
         for descriptor, kept in self.output.items():
             os.set_blocking(descriptor, False)
-            with contextlib.suppress(BlockingIOError):  # its other end lies, sent by the program, in a socket's queue
-                while data := os.read(descriptor, _CHUNK):
-                    kept.add(data)
+            while kept.take(descriptor):  # nothing more may come, while its other end lies in a socket's queue
+                pass
         self.wall_s = time.monotonic() - self.begin
         self.pipes.close_all()
 
-    def finished(self) -> tuple[dict[str, Any], bytes]:
+    def forget(self) -> None:
+        """Let go of its output, before the next program starts."""
+        for kept in self.output.values():
+            kept.close()
+
+    def finished(self) -> tuple[dict[str, Any], memoryview, memoryview]:
         """How it ended, and its output.
 
         Raises:
@@ -150,9 +151,9 @@ class Running:
             "killed_for": "time" if by_processor_time else self.killed_for,
             "cut": out.cut + err.cut,
             "wall_s": self.wall_s,
-            "stdout": len(out.data),
+            "stdout": out.used,
         }
-        return head, out.data + err.data
+        return head, out.view, err.view
 
     def _end(self) -> tuple[int | None, int | None]:
         """Exit status and signal."""

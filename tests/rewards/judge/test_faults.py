@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,32 @@ def test_a_box_that_cannot_be_had_is_an_error(backend, why):
     assert (verdict.verdict, verdict.reward, verdict.num_passed) == ("error", None, 0)
     assert why in verdict.why
     assert verdict.as_json()["tests"] == {"passed": 0, "total": 1}
+
+
+def test_a_number_that_keeps_a_test_busy_for_ever_is_no_way_out_of_a_zero(monkeypatch):
+    monkeypatch.setattr("agentrl.rewards.judge.hearing._GRACE_S", 2.5)
+    hidden = HiddenSuite(
+        files={"test_x.py": "from m import f\ndef test_x(): assert sum(range(f())) == 6\n"}, modules=("m",)
+    )
+    alone = HiddenSuite(files={"test_x.py": "def test_x(): assert sum(range(10**12)) == 6\n"}, modules=("m",))
+    files = {"m.py": b"def f(): return 10**12\n"}
+    verdict = run(lambda judge: judge.grade(files, hidden), wall_s=0.5)
+    assert (verdict.verdict, verdict.repeatable, verdict.why) == ("fail", False, "the candidate is out of time")
+    verdict = run(lambda judge: judge.grade({"m.py": b"def f(): return 4\n"}, hidden), wall_s=5.0)
+    assert verdict.verdict == "pass"
+    verdict = run(lambda judge: judge.grade(files, alone), wall_s=0.5)
+    assert verdict.verdict == "error"  # nothing had been asked of the candidate
+
+
+@pytest.mark.parametrize("path", [".agentrl", ".agentrl/agent.py", ".agentrl/agent.pyc/x.py"])
+def test_a_file_where_ours_lie_is_left_out(path):
+    verdict = run(lambda judge: judge.grade({**RIGHT, path: b"raise SystemExit"}, ADDING))
+    assert verdict.verdict == "pass"
+
+
+def test_what_hears_no_alarm_is_ended():
+    code = "from agentrl.rewards.judge import server; server.end_for_good_after(0.5); sum(range(10**12))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("what", ["a child of the judge", "the judge"])

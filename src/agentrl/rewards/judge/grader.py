@@ -150,7 +150,7 @@ def _verdict(report: Mapping[str, Any], ids: list[str], *, tier: int, wall_ms: f
 
 def _without_ours(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A candidate's files without those that would lie over our programs."""
-    return {path: content for path, content in files.items() if not path.startswith(".agentrl/")}
+    return {path: content for path, content in files.items() if path.partition("/")[0] != ".agentrl"}
 
 
 def compiled(*modules: types.ModuleType) -> bytes:

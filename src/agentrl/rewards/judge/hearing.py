@@ -26,19 +26,27 @@ class Hearing:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
+        self._data = bytearray()
+        self._heard = False
 
     async def verdict(self, job: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
         """What the judge's tests come to. It talks with the candidate by itself meanwhile.
 
-        A candidate that is gone, or out of time, is a failed test to the judge.
+        A candidate that is gone, or out of time, is a failed test to the judge. So is one after whose answers a test
+        is busy for ever where nothing can interrupt it: else a huge number would be a way out of a zero.
 
         Raises:
             ScorerError: the judge's process died or does not answer.
         """
         with _judge_is_there():
-            async with asyncio.timeout(job["wall_s"] + _GRACE_S):
-                await self._send(json.dumps(job).encode(), candidate.fileno())
-                report: dict[str, Any] = json.loads(await self._received())
+            try:
+                async with asyncio.timeout(job["wall_s"] + _GRACE_S):
+                    await self._send(json.dumps(job).encode(), candidate.fileno())
+                    report: dict[str, Any] = json.loads(await self._received())
+            except TimeoutError:
+                if not self._heard:
+                    raise
+                report = {"passed": [], "why": {}, "left": False, "late": True}
         candidate.note_its_end(left=report.pop("left"), late=report.pop("late"))
         return report
 
@@ -48,13 +56,19 @@ class Hearing:
         await self._loop.sock_sendall(self._end, body)
 
     async def _received(self) -> bytes:
-        data = bytearray()
-        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        while not (length := int.from_bytes(await self._exactly(4), "big")):
+            self._heard = True
+        return await self._exactly(length)
+
+    async def _exactly(self, count: int) -> bytes:
+        while len(self._data) < count:
             part = await self._loop.sock_recv(self._end, 1 << 16)
             if not part:
                 raise EOFError
-            data += part
-        return bytes(data[4:])
+            self._data += part
+        taken = bytes(self._data[:count])
+        del self._data[:count]
+        return taken
 
     def close(self) -> None:
         """Hang up; a child that still waits for its job ends then."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import os
 import resource
 import signal
@@ -24,6 +25,10 @@ from agentrl.rewards.judge.wire import Wire
 
 GRACE_S = 2.0
 """How long after the end of the candidate's time the tests themselves may go on."""
+LAST_S = 7.0
+"""How long after it a test that hears nothing is ended; by then nobody waits for it any more."""
+HEARD = bytes(4)
+"""Says, as the length of nothing, that the candidate has answered: what a test takes from then on may be its doing."""
 MEMORY_BYTES = 2 << 30
 _PR_SET_DUMPABLE = 4
 _PR_SET_PDEATHSIG = 1
@@ -67,8 +72,9 @@ def child(end: socket.socket) -> NoReturn:
 def judge(end: socket.socket) -> None:
     """Take the job, run it, send the verdict. Raises EOFError when whoever wants it has hung up."""
     job, channel = receive_job(end)
-    wire = Wire(socket.socket(fileno=channel), job["wall_s"])
+    wire = Wire(socket.socket(fileno=channel), job["wall_s"], on_first=lambda: end.sendall(HEARD))
     link = Link(wire)
+    end_for_good_after(job["wall_s"] + LAST_S)
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.setitimer(signal.ITIMER_REAL, job["wall_s"] + GRACE_S)
     try:
@@ -84,6 +90,12 @@ def judge(end: socket.socket) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     body = json.dumps({**verdict, "left": wire.left, "late": wire.late}).encode()
     end.sendall(len(body).to_bytes(4, "big") + body)
+
+
+def end_for_good_after(seconds: float) -> None:
+    """Have the kernel end this process after so much processor time: what goes on in C alone hears no alarm."""
+    most = math.ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
 
 
 def receive_job(end: socket.socket) -> tuple[dict[str, Any], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 from agentrl.rewards.judge.codec import MAX_MESSAGE
 
@@ -21,14 +22,16 @@ class Wire:
     Args:
         end: the socket.
         wall_s: how long the candidate may take for all of them together.
+        on_first: called when its first message has come.
 
     Attributes:
         left: whether the candidate was gone when it should have answered.
         late: whether it was out of time.
     """
 
-    def __init__(self, end: socket.socket, wall_s: float) -> None:
+    def __init__(self, end: socket.socket, wall_s: float, on_first: Callable[[], object] = lambda: None) -> None:
         self._end = end
+        self._on_first: Callable[[], object] | None = on_first
         self._deadline = time.monotonic() + wall_s
         self._held = b""
         self.left = False
@@ -48,9 +51,13 @@ class Wire:
             length = int.from_bytes(self._exactly(4), "big")
             if length > MAX_MESSAGE:
                 raise Ended(f"an answer of {length} bytes")
-            return self._exactly(length)
+            body = self._exactly(length)
         except (OSError, EOFError) as error:
             raise self._ended(error) from None
+        if self._on_first is not None:
+            self._on_first()
+            self._on_first = None
+        return body
 
     def _ended(self, error: Exception) -> Ended:
         self.late = isinstance(error, TimeoutError)

@@ -68,8 +68,8 @@ class Buffers:
 def _has_run(pid: int) -> bool:
     """Whether it has used so much processor time that it must be in its program by now."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # a process gives itself a name, which need be no text
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return False
     return int(fields[11]) + int(fields[12]) >= _STARTED_TICKS

@@ -119,6 +119,15 @@ ATTRIBUTES_BY_PATH: Table = {
 _MODES = (((90, None), 1), ((91, 52), 1), ((268, 53), 2))  # chmod, fchmod, fchmodat: numbers, place of the mode
 _SET_ID_OR_WRITE_FOR_ALL = 0o6002
 DENIED: Table = NAMESPACES_AND_MOUNTS | OTHER_PROCESSES | KERNEL | MACHINE | MEMORY_OUT_OF_SIGHT
+SCHEDULING: Table = {
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
+}
+"""Whose first argument is a process; a program may slow down itself and no other."""
+_SET_PRIORITY, _SET_IO_PRIORITY = (141, 140), (251, 30)
+_PRIO_PROCESS, _IO_PROCESS = 0, 1
 _CLONE, _CLONE3, _IOCTL, _PRLIMIT, _SOCKET, _SOCKETPAIR = (
     (56, 220),
     (435, 435),
@@ -156,6 +165,12 @@ def program(*, sockets: bool, among_own_files: bool = False, machine: str = "") 
         lines += _on_modes(column)
     lines += _on_argument(_CLONE[column], 0, _if(_ANY_BIT, _NAMESPACE_FLAGS, _ERRNO | errno.EPERM))
     lines += _on_argument(_PRLIMIT[column], 0, _if_not(_EQUAL, 0, _ERRNO | errno.EPERM))
+    for numbers in SCHEDULING.values():
+        if (number := numbers[column]) is not None:
+            lines += _on_argument(number, 0, _if_not(_EQUAL, 0, _ERRNO | errno.EPERM))
+    for numbers, kind in ((_SET_PRIORITY, _PRIO_PROCESS), (_SET_IO_PRIORITY, _IO_PROCESS)):
+        of_itself = [*_if_not(_EQUAL, kind, _ERRNO | errno.EPERM), _load(_ARGUMENTS_OFFSET + 8)]
+        lines += _on_argument(numbers[column], 0, [*of_itself, *_if_not(_EQUAL, 0, _ERRNO | errno.EPERM)])
     lines += _on_argument(_IOCTL[column], 1, _refuse_any(_TERMINAL_INJECTIONS))
     devices = [_line(_MASK, _KIND_OF_FILE), *_refuse_any((_CHARACTER_DEVICE, _BLOCK_DEVICE))]
     lines += _on_argument(_MKNODAT[column], 2, devices)
