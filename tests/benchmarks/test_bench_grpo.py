@@ -73,7 +73,7 @@ def test_least_operations_count_each_different_token_once():
 
 def test_memory_counts_what_is_resident():
     before = bench_grpo.resident()
-    held = torch.ones(20 * 2**20 // 4)
+    held = torch.ones(64 * 2**20 // 4)  # more than what an allocator takes from memory that it has already
     after = bench_grpo.resident()
-    assert 15e6 < after["VmRSS"] - before["VmRSS"] < 30e6
+    assert 60e6 < after["VmRSS"] - before["VmRSS"] < 80e6
     assert after["VmHWM"] >= after["VmRSS"] > held.nbytes

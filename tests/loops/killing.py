@@ -121,18 +121,18 @@ class Place:
             time.sleep(0.02)
         assert process.wait(timeout=1) == -signal.SIGKILL, (self.root / "output").read_text()[-2000:]
 
-    def kill_when(self, ready: Callable[[subprocess.Popen[bytes]], object], seconds: float = 0.0) -> list[int]:
-        """Go on, be killed so many seconds after ``ready``. The boxes at that moment; none for a run that ended."""
+    def kill_when(self, ready: Callable[[subprocess.Popen[bytes]], object], seconds: float = 0.0) -> bool:
+        """Go on, be killed so many seconds after ``ready``. Whether it was; not so a run that ended before."""
         process = self.start()
         while not ready(process) and process.poll() is None:
             time.sleep(0.002)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=seconds)
-        boxes = self.boxes(process)
+        self.boxes(process)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() in (0, -signal.SIGKILL), (self.root / "output").read_text()[-2000:]
-        return boxes
+        return process.returncode != 0
 
     def boxes(self, process: subprocess.Popen[bytes]) -> list[int]:
         """Processes that a run has started, those of the sandbox."""

@@ -136,6 +136,12 @@ def zygote_pool(size):
     return Pool(open_backend("zygote"), size=size)
 
 
+def lost(pool, *numbers):
+    """What became of those of some jobs, one after the other, that had no result."""
+    errors = [ticket.exception(timeout=60) for x in numbers for ticket in pool.start([double(x)])]
+    return [str(error) for error in errors if error]
+
+
 async def kill_while_running(pool, jobs):
     tasks = [asyncio.ensure_future(pool.run(job)) for job in jobs]
     await asyncio.sleep(0.5)
@@ -156,11 +162,8 @@ def test_a_backend_killed_while_idle_costs_one_job_at_most():
     with zygote_pool(1) as pool:
         pool.run_sync([double(1)])
         os.kill(pool.backend.process_ids[0], signal.SIGKILL)
-        try:
-            pool.run_sync([double(2)])
-        except SandboxError:
-            assert pool.stats.lost == 1
-        assert values(pool.run_sync([double(3)])) == [6]
+        assert len(lost(pool, 2, 3, 4)) <= 1  # which of them notices is a matter of luck
+        assert values(pool.run_sync([double(5)])) == [10]
 
 
 @pytest.mark.parametrize("when", [0, 3, 10, 30])
@@ -172,10 +175,11 @@ def test_a_job_server_killed_at_any_time_is_an_error_of_ours_or_an_answer(when):
         tickets = pool.start([sleepy(when)] if when else [double(-1)])
         time.sleep(when / 1000)
         os.kill(victim, signal.SIGKILL)
-        for ticket in tickets:
-            error = ticket.exception(timeout=60)
-            assert error is None or "lost, not failed" in str(error)
-        assert values(pool.run_sync([double(7)])) in ([14],)
+        errors = [str(ticket.exception(timeout=60) or "") for ticket in tickets]
+        found = [error for error in errors if error] + lost(pool, 7, 8)
+        assert len(found) <= 1
+        assert all("lost, not failed" in error for error in found)
+        assert values(pool.run_sync([double(9)])) == [18]
 
 
 def test_a_server_that_falls_silent_is_given_up_and_replaced(monkeypatch):
