@@ -1,13 +1,16 @@
 """Jobs one after another in one box: nothing of one is left for the next, and none reaches the process that serves."""
 
 import asyncio
+import os
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from agentrl.sandbox import Calls, Job, Limits, Pool, Suite
 from agentrl.sandbox.jobs import encode_job
 from agentrl.sandbox.lanes import WarmLane, open_lane
+from agentrl.sandbox.walls import memory
 from tests.sandbox.backends import backends, open_backend
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5.0)
@@ -312,3 +315,31 @@ def test_a_server_is_replaced_after_many_jobs(monkeypatch):
             await backend.close()
 
     assert asyncio.run(numbers()) == [2, 3, 4, 2, 3, 4, 2]  # process ids begin anew
+
+
+@pytest.mark.faults
+def test_a_thousand_jobs_leave_nothing(warm_pool):
+    leaves = """
+        import os, time
+        def f(n):
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(60)
+            os.mkdir(f"d{n}")
+            for place in ("/tmp/x", "/dev/shm/x"):
+                open(place, "w").write("x")
+            return n
+    """
+
+    def traces():
+        mounts = Path("/proc/self/mounts").read_text()
+        return len(os.listdir("/proc/self/fd")), mounts, len(memory.descendants(os.getpid()))
+
+    works(warm_pool)
+    before = traces()
+    for number in range(1000):
+        source = leaves if number % 4 == 0 else HONEST.replace("f()", "f(n)")
+        assert outcomes(warm_pool, source, (number,))[0].value == (number if number % 4 == 0 else 7)
+    works(warm_pool)
+    assert traces() == before
+    assert warm_pool.stats.lost == 0
