@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from agentrl.errors import SandboxError, TaskError
 from agentrl.sandbox import Calls, Job, Limits, Pool, lanes
+from agentrl.sandbox.pool import Lease
 from agentrl.sandbox.walls import memory
 from tests.pools import open_pool
-from tests.sandbox.backends import open_backend
+from tests.sandbox.backends import open_backend, why_not
 
 SLEEPY = "import time\ndef f(x):\n    time.sleep(30)\n"
 
@@ -284,8 +285,9 @@ OWNER = """
 import sys, time
 from agentrl.sandbox import Calls, Job, Limits
 from agentrl.sandbox import lanes
+from agentrl.sandbox.pool import Lease
 from agentrl.sandbox.walls import memory
-from tests.sandbox.backends import open_backend
+from tests.sandbox.backends import open_backend, why_not
 from tests.pools import open_pool
 import os
 pool = open_pool(2, Limits(wall_s=60.0, cpu_s=50.0))
@@ -354,3 +356,20 @@ def test_the_number_of_boxes_changes_no_result():
     ]
     with open_pool(1) as one, open_pool(3) as three:
         assert one.run_sync(jobs) == asyncio.run(three.run_many(jobs))
+
+
+@pytest.mark.skipif(bool(why_not("zygote")), reason=why_not("zygote"))
+def test_a_lease_ends_its_own_pool_and_no_other():
+    with open_pool(1) as given:
+        lease = Lease(given)
+        assert lease.get() is given
+        lease.close()
+        assert values(given.run_sync([double(1)])) == [2]
+    own = Lease(None)
+    own.close()  # nothing was made yet
+    pool = own.get()
+    assert own.get() is pool
+    own.close()
+    own.close()
+    with pytest.raises(SandboxError, match="closed"):
+        pool.run_sync([double(1)])

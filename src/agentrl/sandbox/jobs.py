@@ -84,7 +84,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a call or a script came to. ``value`` is plain data or Opaque; ``exception`` is a class name."""
+    """What a call came to. ``value`` is plain data or Opaque; ``exception`` is a class name."""
 
     status: OutcomeStatus
     value: Any = None
@@ -120,7 +120,7 @@ class CaseOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobResult:
-    """What came of a job. ``outcomes`` has one entry per call, or one for a script; ``tests`` one per test.
+    """What came of a job. ``outcomes`` has one entry per call, ``tests`` one per test.
 
     ``parts`` has one result per part of a batch. ``repeatable`` says whether an equal job would come to the same: it
     finished, or its processor time was over and it took the interrupt.
@@ -139,7 +139,7 @@ class JobResult:
 
 
 def encode_job(job: Job) -> bytes:
-    """The job as the worker reads it; equal jobs give equal bytes.
+    """The job as the program in a box reads it; equal jobs give equal bytes.
 
     Raises:
         TaskError: an argument of a call is not plain data, a test path is not among the files, or a part of a batch
@@ -175,10 +175,10 @@ def _encode_call(function: str, arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def read_result(job: Job, end: str, output: bytes) -> JobResult:
-    """What the worker's answer means. Whatever the job left out, or wrote wrongly, counts as not finished.
+    """What the answer of a box means. Whatever the job left out, or wrote wrongly, counts as not finished.
 
     Args:
-        end: how the process ended, as the worker saw it: finished, timeout or died.
+        end: how the process ended, as seen from outside of it: finished, timeout or died.
         output: the lines that the job wrote on its private pipe.
     """
     if isinstance(job.run, Batch):

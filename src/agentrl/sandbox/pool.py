@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox.base import Backend
@@ -26,6 +26,7 @@ from agentrl.sandbox.jobs import Job, JobResult, Limits, encode_job
 from agentrl.sandbox.lanes import Lane, open_lane
 from agentrl.sandbox.portal import Portal
 
+R = TypeVar("R")
 T = TypeVar("T")
 Ticket = concurrent.futures.Future[JobResult]
 """A job that is under way; its result, or a SandboxError when it was lost."""
@@ -251,6 +252,32 @@ class Pool:
         for work in reversed(self._endings):
             await work()
         await self.backend.close()
+
+
+class Lease(Generic[R]):
+    """The place where the programs of a task set run: one that it was given, or a pool of its own.
+
+    Args:
+        given: whose it is stays whose it is; None has a pool made when it is first needed.
+    """
+
+    def __init__(self, given: R | None) -> None:
+        self._given = given
+        self._own: Pool | None = None
+
+    def get(self) -> R | Pool:
+        """It. Raises SandboxError when no pool can be had."""
+        if self._given is not None:
+            return self._given
+        if self._own is None:
+            self._own = Pool()
+        return self._own
+
+    def close(self) -> None:
+        """End the pool that was made, if one was. Safe to call twice."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
 
 
 _CLOSED = "the sandbox pool is closed; make a new Pool"

@@ -10,7 +10,7 @@ from agentrl.sandbox.jobs import Batch, Job, JobResult
 
 
 class Runner(Protocol):
-    """Something that runs jobs, such as a `WorkerPool`."""
+    """Something that runs jobs, such as a `Pool`."""
 
     async def run(self, job: Job) -> JobResult:
         """The result of one job. Raises SandboxError when the machinery failed."""
@@ -30,7 +30,7 @@ class Together:
 
     Args:
         runner: where the batches run.
-        num_shares: how many batches at once, such as the number of workers.
+        num_shares: how many batches at once, such as the number of boxes.
     """
 
     def __init__(self, runner: Runner, num_shares: int = 2) -> None:

@@ -18,7 +18,7 @@ from agentrl.errors import TaskError
 from agentrl.rewards.grading import PoolGrader
 from agentrl.rewards.judge import HiddenCheck
 from agentrl.sandbox.base import BoxLimits
-from agentrl.sandbox.pool import Pool
+from agentrl.sandbox.pool import Lease, Pool
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tasks.bugfix.taskset import SYSTEM_PROMPT
 from agentrl.types import Message, Task
@@ -61,8 +61,7 @@ class HumanEvalFix:
         rows = _load(source)
         self._tasks = tuple(_task(row) for row in rows)
         self._private = {task.id: row for task, row in zip(self._tasks, rows, strict=True)}
-        self._pool = pool
-        self._own_pool: Pool | None = None
+        self._lease = Lease(pool)
         self._grader: PoolGrader | None = None
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ class HumanEvalFix:
 
     def environment(self, task: Task) -> BugFixEnvironment:
         """A fresh workspace for one attempt at ``task``, which must be a task of this set."""
-        pool = self._running_pool()
+        pool = self._lease.get()
         self._grader = self._grader or PoolGrader(pool, limits=LIMITS)
         hidden = self.hidden(task.id)
         return BugFixEnvironment(task, runner=pool, grader=self._grader, hidden=hidden, main=SOURCE_PATH, report="full")
@@ -94,16 +93,8 @@ class HumanEvalFix:
 
     def close(self) -> None:
         """End the pool that this set made for itself, if it did. Safe to call twice."""
-        if self._own_pool is not None:
-            self._own_pool.close()
-            self._own_pool, self._grader = None, None
-
-    def _running_pool(self) -> Pool:
-        if self._pool is not None:
-            return self._pool
-        if self._own_pool is None:
-            self._own_pool = Pool()
-        return self._own_pool
+        self._lease.close()
+        self._grader = None
 
     def _row(self, task_id: str) -> Row:
         if task_id not in self._private:

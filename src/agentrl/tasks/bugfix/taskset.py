@@ -17,7 +17,7 @@ from agentrl.rewards.hacking import OnHack
 from agentrl.rewards.programs import HiddenCalls
 from agentrl.sandbox.choose import choose
 from agentrl.sandbox.jobs import Limits
-from agentrl.sandbox.pool import Pool
+from agentrl.sandbox.pool import Lease, Pool
 from agentrl.sandbox.pooled import PooledBackend
 from agentrl.sandbox.together import Runner, Together
 from agentrl.tasks.bugfix import repo, small, tiny
@@ -156,8 +156,7 @@ class BugFix:
         self.id = f"{VERSION}/{level}"
         self.validation: ValidationReport
         found, self.validation = generate(level, split, num_tasks)
-        self._pool = pool
-        self._own_pool: Pool | None = None
+        self._lease = Lease(pool)
         self._report: Style = report or ("short" if level == "tiny" else "full")
         self._tests_writable = tests_writable
         self._reward: Reward = reward
@@ -179,7 +178,7 @@ class BugFix:
         Raises:
             TaskError: a task that is not of this set.
         """
-        candidate, pool = self._validated(task.id).candidate, self._running_pool()
+        candidate, pool = self._validated(task.id).candidate, self._lease.get()
         if self._tools == "shell":
             if not isinstance(pool, Pool):
                 raise TaskError(
@@ -203,7 +202,7 @@ class BugFix:
     def together(self, num_shares: int = 2) -> BugFix:
         """The same tasks for attempts whose programs are our own, such as demonstrations: they share processes."""
         shared = copy.copy(self)
-        shared._pool = Together(self._running_pool(), num_shares)
+        shared._lease = Lease(Together(self._lease.get(), num_shares))
         return shared
 
     def hidden(self, task_id: str) -> HiddenCalls:
@@ -218,16 +217,7 @@ class BugFix:
 
     def close(self) -> None:
         """End the pool that this set made for itself, if it did. Safe to call twice."""
-        if self._own_pool is not None:
-            self._own_pool.close()
-            self._own_pool = None
-
-    def _running_pool(self) -> Runner:
-        if self._pool is not None:
-            return self._pool
-        if self._own_pool is None:
-            self._own_pool = Pool()
-        return self._own_pool
+        self._lease.close()
 
     def _task(self, level: str, split: str, index: int, validated: Validated) -> Task:
         candidate = validated.candidate

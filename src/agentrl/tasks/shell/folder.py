@@ -10,7 +10,7 @@ from agentrl.rewards.collect import may_count
 from agentrl.rewards.grading import PoolGrader
 from agentrl.rewards.hacking import OnHack
 from agentrl.rewards.judge import Hidden, HiddenSuite
-from agentrl.sandbox.pool import Pool
+from agentrl.sandbox.pool import Lease, Pool
 from agentrl.sandbox.pooled import PooledBackend
 from agentrl.tasks.shell.environment import ShellEnvironment, check_files
 from agentrl.tasks.shell.session import ShellLimits
@@ -62,8 +62,7 @@ class RepairFolder:
         )
         check_files(self._task)
         self._hidden: Hidden = _suite(self._task.id, _files(hidden), _modules(files))
-        self._pool = pool
-        self._own_pool: Pool | None = None
+        self._lease = Lease(pool)
         self._grader: PoolGrader | None = None
         self._limits = limits
         self._on_hack: OnHack = on_hack
@@ -78,7 +77,7 @@ class RepairFolder:
         """A fresh workspace for one attempt at ``task``, which must be the task of this set."""
         if task.id != self._task.id:
             raise TaskError(f"task {task.id!r} is not of this set; its task is {self._task.id}")
-        pool = self._running_pool()
+        pool = self._lease.get()
         self._grader = self._grader or PoolGrader(pool)
         return ShellEnvironment(
             task,
@@ -91,16 +90,8 @@ class RepairFolder:
 
     def close(self) -> None:
         """End the pool that this set made for itself, if it did. Safe to call twice."""
-        if self._own_pool is not None:
-            self._own_pool.close()
-            self._own_pool, self._grader = None, None
-
-    def _running_pool(self) -> Pool:
-        if self._pool is not None:
-            return self._pool
-        if self._own_pool is None:
-            self._own_pool = Pool()
-        return self._own_pool
+        self._lease.close()
+        self._grader = None
 
 
 def _files(folder: Path) -> dict[str, str]:
