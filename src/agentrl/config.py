@@ -26,7 +26,9 @@ from agentrl.settings import (
     AlgorithmName,
     CorrectionName,
     EvalConfig,
+    HuggingFaceConfig,
     ModelConfig,
+    RejectionConfig,
     RlConfig,
     SandboxConfig,
     Section,
@@ -38,7 +40,9 @@ __all__ = [
     "AlgorithmName",
     "CorrectionName",
     "EvalConfig",
+    "HuggingFaceConfig",
     "ModelConfig",
+    "RejectionConfig",
     "RlConfig",
     "SandboxConfig",
     "TasksConfig",
@@ -65,7 +69,9 @@ class TrainConfig(Section):
     seed: int = Field(default=0, ge=0, lt=2**63, description="root of every random number of the run")
     tasks: TasksConfig = TasksConfig()
     model: ModelConfig = ModelConfig()
+    hf: HuggingFaceConfig = HuggingFaceConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
+    rejection: RejectionConfig = RejectionConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -85,6 +91,8 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _tiny_agent_has_the_words(self) -> Self:
+        if not self.model.is_tiny:
+            return self
         for key, value, right in (("level", self.tasks.level, "tiny"), ("report", self.tasks.report, "short")):
             if value != right:
                 raise ValueError(

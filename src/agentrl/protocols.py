@@ -90,6 +90,10 @@ class Session(Protocol):
         """Append ``context_ids`` to the conversation and sample a reply of at most ``max_tokens``."""
         ...
 
+    async def rewind(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` ids of the conversation, given or sampled, and forget what came behind them."""
+        ...
+
     async def close(self) -> None:
         """Free the conversation's cache. Safe to call twice."""
         ...

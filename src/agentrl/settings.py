@@ -51,15 +51,27 @@ class TasksConfig(Section):
         return self.model_copy(update={"reward": "hidden"}) if self.reward == "random" else self
 
 
-class ModelConfig(Section):
-    """The shape of TinyAgent."""
+TINY_AGENT = "tiny-agent"
+"""The model that has a shape of its own below, and a vocabulary of its own."""
 
+
+class ModelConfig(Section):
+    """Which model is trained, and the shape of TinyAgent."""
+
+    name: str = Field(
+        default=TINY_AGENT, min_length=1, description="tiny-agent, or a Hugging Face model by its name or folder"
+    )
     layers: int = Field(default=2, ge=1, description="transformer blocks")
     width: int = Field(default=64, ge=2, description="size of the residual stream")
     heads: int = Field(default=4, ge=1, description="attention heads; the width is divided among them")
     mlp_width: int = Field(default=256, ge=1, description="hidden size of the feed-forward part")
     context: int = Field(default=256, ge=8, description="longest sequence in tokens")
     value_head: bool = Field(default=False, description="whether a value head is trained")
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether TinyAgent is trained."""
+        return self.name == TINY_AGENT
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -71,14 +83,57 @@ class ModelConfig(Section):
         return self
 
 
-class WarmStartConfig(Section):
-    """Supervised fine-tuning on demonstrations, before reinforcement learning."""
+class HuggingFaceConfig(Section):
+    """How a Hugging Face model is loaded and trained; unused where TinyAgent is."""
 
-    steps: int = Field(default=200, ge=0, description="optimizer steps; 0 starts from random weights")
-    demonstrations: int = Field(default=2, ge=1, description="demonstrations of each training task")
-    batch_size: int = Field(default=64, ge=1, description="demonstrations in a step; those of a task come together")
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the weights")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda where there is one")
+    attention: Literal["auto", "fused", "masked"] = Field(
+        default="auto", description="of training: fused on the CPU, masked anywhere; auto takes the faster"
+    )
+    gradient_checkpointing: bool = Field(default=False, description="compute layers again instead of keeping them")
+    lora_rank: int = Field(default=0, ge=0, description="rank of the adapters that are trained; 0 trains all weights")
+    lora_alpha: float = Field(default=32.0, gt=0, description="adapters are scaled by lora_alpha / lora_rank")
+    lora_targets: tuple[str, ...] = Field(
+        default=("all-linear",), description="names of the linear layers that get adapters, such as q_proj,v_proj"
+    )
+    thinking: bool = Field(default=False, description="whether the model may reason before it replies")
+
+
+class WarmStartConfig(Section):
+    """Supervised fine-tuning on demonstrations, before anything else is trained."""
+
+    steps: int = Field(
+        default=200, ge=0, description="optimizer steps; 0 leaves the weights as they are made or loaded"
+    )
+    data: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file or folder of conversations: chat JSONL, Parquet, or traces of runs; unset: a scripted solver "
+        "demonstrates the training tasks",
+    )
+    min_reward: float = Field(default=1.0, description="attempts in files of traces are taken from this reward on")
+    overlong: Literal["refuse", "cut", "leave_out"] = Field(
+        default="refuse", description="what becomes of a conversation in a file that is longer than model.context"
+    )
+    demonstrations: int = Field(default=2, ge=1, description="scripted demonstrations of each training task")
+    batch_size: int = Field(
+        default=64, ge=1, description="demonstrations or conversations in a step; those of a task come together"
+    )
     learning_rate: float = Field(default=3e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
     matrix_learning_rate: float = Field(default=2e-2, gt=0, description="peak learning rate of Muon (matrices)")
+    warmup_steps: int = Field(default=20, ge=0, description="steps in which the learning rate rises to its peak")
+    final_fraction: float = Field(
+        default=0.05, ge=0, le=1, description="share of the learning rate that is left at the last step"
+    )
+    validation: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the tasks or conversations that is held out to validate on"
+    )
+    validate_every: int = Field(default=25, ge=1, description="steps between validations; the last step has one too")
+    patience: int = Field(
+        default=0, ge=0, description="validations without a lower loss after which training stops; 0 never stops it"
+    )
+    checkpoint_every: int = Field(default=100, ge=1, description="steps between checkpoints")
     reverts: float = Field(
         default=0.35, ge=0, le=1, description="chance that a repair that passed its tests is taken back"
     )
@@ -97,6 +152,64 @@ class WarmStartConfig(Section):
             raise ValueError(
                 f"batch_size {self.batch_size} with demonstrations {self.demonstrations}: those of a task are trained "
                 f"in one step; set batch_size to {self.demonstrations} or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_set_is_used(self) -> Self:
+        if self.patience and not self.validation:
+            raise ValueError(
+                f"patience {self.patience} without a validation set, whose loss decides; set validation to 0.1, or "
+                "patience to 0"
+            )
+        if self.data is not None and not self.steps:
+            raise ValueError(f"data {self.data!r} with steps 0: it would not be read; set steps, or leave data out")
+        return self
+
+
+class RejectionConfig(Section):
+    """Rejection sampling: the policy's own successes are imitated, round after round, behind the warm start."""
+
+    rounds: int = Field(default=0, ge=0, description="times that attempts are sampled and trained; 0 for none")
+    tasks_per_round: int = Field(default=256, ge=1, description="training tasks that a round attempts")
+    tasks_at_once: int = Field(default=32, ge=1, description="tasks that are played at the same time")
+    attempts: int = Field(default=8, ge=1, description="attempts at each task")
+    min_reward: float = Field(default=1.0, description="an attempt with this reward is a success")
+    keep: int = Field(
+        default=2,
+        ge=1,
+        description="distinct successes of a task that are trained at most, so that easy ones do not "
+        "crowd out the rest",
+    )
+    prefer: Literal["shortest", "random"] = Field(
+        default="random", description="which are kept of more successes: those with the fewest sampled tokens, or any"
+    )
+    solved_weight: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="weight in the loss of tasks whose attempts all succeeded; 0 leaves them out",
+    )
+    epochs: int = Field(default=2, ge=1, description="passes over what a round kept")
+    batch_size: int = Field(default=64, ge=1, description="kept attempts in an optimizer step, at most")
+    learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW (embeddings, gains)")
+    matrix_learning_rate: float = Field(default=4e-3, gt=0, description="peak learning rate of Muon (matrices)")
+    warmup_steps: int = Field(default=5, ge=0, description="steps of a round in which the learning rate rises")
+    final_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="share of the learning rate that is left at a round's last step"
+    )
+    restart: bool = Field(
+        default=False,
+        description="whether each round trains the weights from before round 1 (STaR) instead of going on (expert "
+        "iteration)",
+    )
+
+    @model_validator(mode="after")
+    def _keep_is_of_the_attempts(self) -> Self:
+        if self.keep > self.attempts:
+            raise ValueError(
+                f"keep {self.keep} with attempts {self.attempts}: there are never so many successes; set keep to "
+                f"{self.attempts} or less"
             )
         return self
 
@@ -298,9 +411,17 @@ def _check(owner: str, known: Mapping[str, float], given: Mapping[str, float]) -
 class EvalConfig(Section):
     """Evaluation on held-out tasks."""
 
-    tasks: int = Field(default=240, ge=2, description="held-out tasks before and after; an interval needs two")
+    tasks: int = Field(
+        default=240, ge=0, description="held-out tasks before and after; an interval needs two, 0 measures nothing"
+    )
     attempts: int = Field(default=1, ge=1, description="attempts at each task")
     during_tasks: int = Field(default=64, ge=2, description="held-out tasks of the small evaluations during training")
+
+    @model_validator(mode="after")
+    def _an_interval_needs_two(self) -> Self:
+        if self.tasks == 1:
+            raise ValueError("tasks 1: an interval needs two tasks; set tasks to 2 or more, or to 0 to measure nothing")
+        return self
 
 
 class SandboxConfig(Section):

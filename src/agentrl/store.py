@@ -6,6 +6,7 @@
     metrics.jsonl       one row a line: {"phase": "rl", "step": 3, "reward": 0.5, ...}
     traces/             <phase>-<step>.jsonl.gz
     checkpoints/        one folder a checkpoint
+    tokenizer/          that of a Hugging Face model, with its chat template
     summary.json        the result
     curves.png          the learning curve
 
@@ -106,6 +107,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the tokenizer; TinyAgent, whose words are known, has none."""
+        return self.path / "tokenizer"
 
     # --- summary and vocabulary -------------------------------------------------------------------------------------
 

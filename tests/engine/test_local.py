@@ -264,28 +264,111 @@ def test_what_cannot_be_sampled_is_refused_in_words():
     assert "closed" in refused(engine, (1,), close=True)
     assert "max_tokens is 0" in refused(engine, (1,), max_tokens=0)
     assert "at least one context id" in refused(engine, ())
-    assert "prompt of 97 tokens exceeds the context of 96" in refused(engine, (1,) * 97)
-    assert "context of 96" in refused(engine, (1,) * 95, max_tokens=8)
+    assert "97 tokens leaves no room in the context of 96" in refused(engine, (1,) * 97)
+    assert "96 tokens leaves no room" in refused(engine, (1,) * 96)
     with pytest.raises(SamplerError, match=r"temperature is 0\.0"):
         LocalEngine(make_model(), temperature=0.0)
     play(engine, PLANS)  # none of this has broken the engine
 
 
-def test_a_conversation_that_comes_too_late_is_refused():
+def test_a_reply_ends_where_the_context_does_and_a_conversation_without_room_fails_alone():
     async def scenario():
         engine = LocalEngine(make_model())
-        early = engine.session(1)
-        await early.sample((1, 2), max_tokens=2, stop_ids=STOP)
-        late = engine.session(2)
-        return await asyncio.gather(
-            early.sample((3,), max_tokens=2, stop_ids=STOP),
-            late.sample((1, 2), max_tokens=2, stop_ids=STOP),
-            return_exceptions=True,
+        sessions = [engine.session(seed) for seed in range(3)]
+        contexts = ((1,) * 90, (1,) * 96, (1, 2))
+        asked = (
+            session.sample(context, max_tokens=8, stop_ids=frozenset())
+            for session, context in zip(sessions, contexts, strict=True)
         )
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for session in sessions:
+            await session.close()
+        return answers
 
-    for answer in run(scenario()):
-        assert isinstance(answer, SamplerError)
-        assert "1 conversations were opened after others had begun" in str(answer)
+    cut, refusal, whole = run(scenario())
+    assert (len(cut.token_ids), cut.finish_reason) == (6, "length")  # 96 - 90
+    assert isinstance(refusal, SamplerError)
+    assert len(whole.token_ids) == 8
+
+
+def to_samples(told):
+    """What was sampled, from (context, reply) pairs of each seed, for `gap`."""
+    plans = {seed: [context for context, _ in pairs] for seed, pairs in told.items()}
+    return plans, {seed: [reply for _, reply in pairs] for seed, pairs in told.items()}
+
+
+def test_conversations_may_open_while_others_go_on():
+    model = make_model()
+
+    async def scenario():
+        engine = LocalEngine(model)
+        told = {}
+
+        async def say(session, context):
+            reply = await session.sample(context, max_tokens=4, stop_ids=STOP)
+            told.setdefault(session.seed, []).append((context, reply))
+
+        early = [engine.session(seed) for seed in (1, 2, 3)]
+        await asyncio.gather(*(say(session, (1, 2, session.seed)) for session in early))
+        late = [engine.session(seed) for seed in (4, 5)]
+        await asyncio.gather(*(say(session, (1, 2)) for session in (*early, *late)))
+        await early[1].close()
+        await asyncio.gather(*(say(session, (7, 8)) for session in (late[1], early[0], late[0], early[2])))
+        assert engine.stats.prefilled == 3 * 3 + 3 * 2 + 2 + 4 * 2  # the two that came late share what they begin with
+        assert engine.stats.shared == 2
+        return told
+
+    plans, played = to_samples(run(scenario()))
+    assert {seed: len(replies) for seed, replies in played.items()} == {1: 3, 2: 2, 3: 3, 4: 2, 5: 2}
+    assert gap(model, plans, played, 1.0) < 1e-5
+
+
+@pytest.mark.parametrize("kept", [0, 2, 3, 6, 9])
+def test_a_conversation_that_was_rewound_goes_on_as_if_the_rest_had_never_been(kept):
+    """Three opening ids and two turns; cut within the opening, behind it, within a reply, and within the context."""
+    model = make_model()
+
+    async def scenario(rewound):
+        engine = LocalEngine(model)
+        session, other = engine.session(1), engine.session(2)
+        ids = []
+        for context in ((1, 2, 3), (4, 5)):
+            reply, _ = await asyncio.gather(
+                session.sample(context, max_tokens=4, stop_ids=frozenset()),
+                other.sample((1, 2, 3), max_tokens=4, stop_ids=frozenset()),
+            )
+            ids += [*context, *reply.token_ids]
+        if rewound:
+            await session.rewind(kept)
+            context = (8, 9)
+        else:  # a conversation of its own that begins with what was kept
+            await session.close()
+            session, context = engine.session(1), (*ids[:kept], 8, 9)
+            session.num_drawn = 8
+        reply, _ = await asyncio.gather(
+            session.sample(context, max_tokens=6, stop_ids=frozenset()),
+            other.sample((7,), max_tokens=2, stop_ids=frozenset()),
+        )
+        return reply
+
+    again, fresh = run(scenario(True)), run(scenario(False))
+    assert again.token_ids == fresh.token_ids
+    assert again.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+
+
+def test_a_rewind_computes_no_more_than_is_new():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        session = engine.session(1)
+        await session.sample((1, 2, 3), max_tokens=4, stop_ids=frozenset())
+        await session.rewind(3)
+        await session.sample((4,), max_tokens=4, stop_ids=frozenset())
+        assert engine.stats.prefilled == 3 + 1
+        with pytest.raises(SamplerError, match="has 8 tokens; it cannot keep 9"):
+            await session.rewind(9)
+        await session.close()
+
+    run(scenario())
 
 
 def test_a_failure_in_the_model_reaches_everyone_who_waits():

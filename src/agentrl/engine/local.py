@@ -4,15 +4,18 @@ Conversations advance in rounds. A round begins when every open conversation wai
 has one; a reply is handed out as soon as it is complete, so that its tool call runs while the others still sample.
 Since nothing joins within a round, which numbers are computed together depends on the tokens alone, and a run
 repeats bit for bit. No token is computed twice: a conversation's cache lives as long as it does, and conversations
-that open with the same ids share them.
+that open in the same round with the same ids share them. Conversations that open in one round are laid out together,
+as a wave with a cache of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -21,8 +24,8 @@ from torch import Tensor
 
 from agentrl.engine.random import uniforms
 from agentrl.errors import SamplerError
+from agentrl.policy.base import Policy
 from agentrl.policy.cache import ConversationCache, Slot
-from agentrl.policy.transformer import TinyTransformer
 from agentrl.types import Completion
 
 
@@ -35,6 +38,15 @@ class EngineStats:
     prefilled: int = 0
     shared: int = 0
     seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class _Wave:
+    """Conversations that share a cache. ``number`` counts the waves of an engine."""
+
+    number: int
+    cache: ConversationCache
+    members: set[LocalSession]
 
 
 @dataclass(eq=False)
@@ -61,9 +73,11 @@ class LocalSession:
         self.engine = engine
         self.seed = seed
         self.greedy = greedy
-        self.slot: Slot | None = None
+        self.wave: _Wave | None = None
+        self.slot: Slot = (0, 0)
         self.num_drawn = 0
-        self.unseen: tuple[int, ...] = ()
+        self.token_ids: list[int] = []
+        self.num_cached = 0
 
     async def sample(self, context_ids: Sequence[int], *, max_tokens: int, stop_ids: frozenset[int]) -> Completion:
         """Append ``context_ids`` and sample a reply of at most ``max_tokens``, the stop id included.
@@ -73,11 +87,24 @@ class LocalSession:
         """
         if max_tokens < 1:
             raise SamplerError(f"max_tokens is {max_tokens}; a reply needs room for at least 1 token")
-        if self.slot is None and not context_ids:
+        if not self.token_ids and not context_ids:
             raise SamplerError("a conversation starts with at least one context id; none was given")
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self.engine.submit(_Request(self, tuple(context_ids), max_tokens, stop_ids, future))
         return await future
+
+    async def rewind(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` ids of the conversation and forget what came behind them.
+
+        What is kept stays cached, unless a part of the opening ids is cut, which others may share; then the
+        conversation is computed anew. The draws go on where they were.
+
+        Raises:
+            SamplerError: there are not so many ids.
+        """
+        if not 0 <= num_tokens <= len(self.token_ids):
+            raise SamplerError(f"the conversation has {len(self.token_ids)} tokens; it cannot keep {num_tokens}")
+        self.engine.rewind(self, num_tokens)
 
     async def close(self) -> None:
         """Free the conversation."""
@@ -85,14 +112,14 @@ class LocalSession:
 
 
 class LocalEngine:
-    """Samples from a TinyTransformer in the process that trains it; publishing costs no copy.
+    """Samples from a policy in the process that trains it; publishing costs no copy.
 
     Args:
-        model: the network whose weights are sampled as they are at the beginning of each round.
+        model: the policy whose weights are sampled as they are at the beginning of each round.
         temperature: divides the logits; log-probabilities are those of the distribution after division.
     """
 
-    def __init__(self, model: TinyTransformer, *, temperature: float = 1.0, version: int = 0) -> None:
+    def __init__(self, model: Policy, *, temperature: float = 1.0, version: int = 0) -> None:
         if not temperature > 0:
             raise SamplerError(f"temperature is {temperature}; it must be above 0")
         self.model = model
@@ -101,7 +128,7 @@ class LocalEngine:
         self._version = version
         self._open: set[LocalSession] = set()
         self._pending: list[_Request] = []
-        self._cache: ConversationCache | None = None
+        self._num_waves = 0
         self._round: asyncio.Task[None] | None = None
 
     @property
@@ -133,12 +160,34 @@ class LocalEngine:
         self._start_round_when_all_wait()
 
     def forget(self, session: LocalSession) -> None:
-        """Close a conversation; the cache goes with the last one."""
+        """Close a conversation; the cache of a wave goes with its last one."""
         self._open.discard(session)
+        self._leave_wave(session)
         self._pending = [request for request in self._pending if request.session is not session]
-        if not self._open:
-            self._cache = None
         self._start_round_when_all_wait()
+
+    def rewind(self, session: LocalSession, num_tokens: int) -> None:
+        """Shorten a conversation to its first tokens.
+
+        Raises:
+            SamplerError: it waits for a reply.
+        """
+        if any(request.session is session for request in self._pending):
+            raise SamplerError("the conversation waits for a reply; rewind it before or after")
+        del session.token_ids[num_tokens:]
+        if session.wave is None or num_tokens >= session.num_cached:
+            return
+        opening = int(session.wave.cache.prefix_lengths[session.slot[0]])
+        if num_tokens < opening:
+            self._leave_wave(session)
+            return
+        session.num_cached = num_tokens
+        session.wave.cache.rewind(session.slot, num_tokens - opening, session.token_ids[-1])
+
+    def _leave_wave(self, session: LocalSession) -> None:
+        if session.wave is not None:
+            session.wave.members.discard(session)
+        session.wave, session.num_cached = None, 0
 
     def _start_round_when_all_wait(self) -> None:
         busy = self._round is not None and not self._round.done()
@@ -146,9 +195,8 @@ class LocalEngine:
             self._round = asyncio.get_running_loop().create_task(self._run_round())
 
     async def _run_round(self) -> None:
-        # One thread: a sampling step is too small to share, and the other cores run the tools meanwhile.
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.model.sampling_threads or threads)
         requests = sorted(self._pending, key=_order)
         self._pending = []
         try:
@@ -164,6 +212,9 @@ class LocalEngine:
 
     async def _sample_all(self, requests: list[_Request]) -> None:
         started = time.perf_counter()
+        requests = self._take_context(requests)
+        if not requests:
+            return
         logits_BV = self._prefill(requests)
         while True:
             self._draw(requests, logits_BV)
@@ -172,57 +223,94 @@ class LocalEngine:
             for request in finished:
                 self._finish(request)
             self.stats.seconds += time.perf_counter() - started
-            if not live:
-                return
             if finished:
                 await asyncio.sleep(0)
-            requests, started = live, time.perf_counter()
-            logits_BV = self._advance(requests, [request.token_ids[-1:] for request in requests])
+            requests, started = [request for request in live if request.session in self._open], time.perf_counter()
+            if not requests:
+                return
+            logits_BV = self._advance(requests)
+
+    def _take_context(self, requests: Sequence[_Request]) -> list[_Request]:
+        """Append to each conversation what was given. One that has no room for it fails alone; a reply ends where the
+        room does."""
+        room = self.model.context
+        fit = []
+        for request in requests:
+            session = request.session
+            wanted = len(session.token_ids) + len(request.context_ids)
+            if wanted >= room:
+                request.future.set_exception(
+                    SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}")
+                )
+                continue
+            session.token_ids += request.context_ids
+            request.max_tokens = min(request.max_tokens, room - wanted)
+            fit.append(request)
+        return fit
 
     def _prefill(self, requests: list[_Request]) -> Tensor:
         """Give every conversation its new context. Returns the logits (B, V) that follow."""
-        if self._cache is None:
-            return self._open_wave(requests)
-        late = [request for request in requests if request.session.slot is None]
-        if late:
-            raise SamplerError(f"{len(late)} conversations were opened after others had begun; open all of them first")
-        kept = self._cache.keep([_slot(request) for request in requests])
-        for request, slot in zip(requests, kept, strict=True):
-            request.session.slot = slot
-        contexts = [request.session.unseen + request.context_ids for request in requests]
-        self.stats.prefilled += sum(len(request.context_ids) for request in requests)
-        return self._advance(requests, contexts)
+        self.stats.prefilled += sum(
+            len(r.session.token_ids if r.session.wave is None else r.context_ids) for r in requests
+        )
+        going_on = [request for request in requests if request.session.wave is not None]
+        for wave, members in _by_wave(going_on):
+            kept = wave.cache.keep([request.session.slot for request in members])
+            wave.members = {request.session for request in members}
+            for request, slot in zip(members, kept, strict=True):
+                request.session.slot = slot
+        parts = [self._advance(going_on)] if going_on else []
+        opening = [request for request in requests if request.session.wave is None]
+        if opening:
+            parts.append(self._open_wave(opening))
+        logits_BV = parts[0] if len(parts) == 1 else torch.cat(parts)
+        order = [*going_on, *opening]
+        if order == requests:
+            return logits_BV
+        places = {id(request): place for place, request in enumerate(order)}
+        return logits_BV[[places[id(request)] for request in requests]]
 
     def _open_wave(self, requests: list[_Request]) -> Tensor:
-        """Lay out the cache for all open conversations, those that begin alike side by side."""
+        """Lay out a cache for conversations that begin, those that begin alike side by side."""
         groups: dict[tuple[int, ...], list[_Request]] = {}
         for request in requests:
-            groups.setdefault(request.context_ids, []).append(request)
+            groups.setdefault(tuple(request.session.token_ids), []).append(request)
         prefixes = list(groups)
-        self._cache = ConversationCache(self.model, prefixes, max(map(len, groups.values())))
+        cache = ConversationCache(self.model, prefixes, max(map(len, groups.values())))
+        self._num_waves += 1
+        wave = _Wave(self._num_waves, cache, {request.session for request in requests})
         for g, group in enumerate(groups.values()):
             for n, request in enumerate(group):
-                request.session.slot = (g, n)
-        computed = sum(map(len, groups))
-        self.stats.prefilled += computed
-        self.stats.shared += sum(len(request.context_ids) for request in requests) - computed
-        logits_GV = self._cache.prefill(prefixes)
-        return logits_GV[torch.tensor([_slot(request)[0] for request in requests])]
+                session = request.session
+                session.wave, session.slot, session.num_cached = wave, (g, n), len(session.token_ids)
+        shared = sum((len(group) - 1) * len(prefix) for prefix, group in groups.items())
+        self.stats.prefilled -= shared
+        self.stats.shared += shared
+        logits_GV = cache.prefill(prefixes)
+        return logits_GV[torch.tensor([request.session.slot[0] for request in requests])]
 
-    def _advance(self, requests: list[_Request], new_ids: Sequence[Sequence[int]]) -> Tensor:
-        assert self._cache is not None
-        return self._cache.advance([_slot(request) for request in requests], new_ids)
+    def _advance(self, requests: list[_Request]) -> Tensor:
+        """Compute what is not cached yet. Returns the logits (B, V) that follow, in the order of the waves, which is
+        that of the requests."""
+        parts = []
+        for wave, members in _by_wave(requests):
+            sessions = [request.session for request in members]
+            new_ids = [session.token_ids[session.num_cached :] for session in sessions]
+            parts.append(wave.cache.advance([session.slot for session in sessions], new_ids))
+            for session in sessions:
+                session.num_cached = len(session.token_ids)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @torch.inference_mode()
     def _draw(self, requests: list[_Request], logits_BV: Tensor) -> None:
         """Append one sampled token to each request, by inverting the cumulative distribution at its own uniform."""
         seeds = np.array([request.session.seed for request in requests], dtype=np.uint64)
         positions = np.array([request.session.num_drawn for request in requests], dtype=np.uint64)
-        uniform_B = torch.from_numpy(uniforms(seeds, positions))
+        uniform_B = torch.from_numpy(uniforms(seeds, positions)).to(logits_BV.device)
         logprobs_BV = (logits_BV / self.temperature).log_softmax(-1)
         cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
         drawn_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None], right=True).squeeze(-1)
-        greedy_B = torch.tensor([request.session.greedy for request in requests])
+        greedy_B = torch.tensor([request.session.greedy for request in requests], device=logits_BV.device)
         if greedy_B.any():
             drawn_B = torch.where(greedy_B, logprobs_BV.argmax(-1), drawn_B)
         chosen_B = logprobs_BV.gather(1, drawn_B[:, None]).squeeze(-1)
@@ -230,13 +318,13 @@ class LocalEngine:
             request.token_ids.append(token)
             request.logprobs.append(logprob)
             request.session.num_drawn += 1
+            request.session.token_ids.append(token)
         self.stats.sampled += len(requests)
 
     def _finish(self, request: _Request) -> None:
         """Hand out a complete reply. Its last token is given to the network with the next context."""
         reason = request.finish_reason
         assert reason is not None
-        request.session.unseen = (request.token_ids[-1],)
         completion = Completion(
             token_ids=tuple(request.token_ids),
             logprobs=tuple(request.logprobs),
@@ -247,9 +335,19 @@ class LocalEngine:
             request.future.set_result(completion)
 
 
-def _order(request: _Request) -> tuple[Slot, tuple[int, ...], int]:
+def _order(request: _Request) -> tuple[int, Slot, tuple[int, ...], int]:
     """Which conversations are computed side by side must not depend on the order in which they were opened."""
-    return request.session.slot or (0, 0), request.context_ids, request.session.seed
+    session = request.session
+    if session.wave is None:  # behind those that go on
+        return sys.maxsize, (0, 0), (*session.token_ids, *request.context_ids), session.seed
+    return session.wave.number, session.slot, request.context_ids, session.seed
+
+
+def _by_wave(requests: Sequence[_Request]) -> Iterator[tuple[_Wave, list[_Request]]]:
+    """Neighbouring requests of one wave."""
+    for wave, members in groupby(requests, key=lambda request: request.session.wave):
+        assert wave is not None, "the conversation has been laid out"
+        yield wave, list(members)
 
 
 def _as_sampler_error(error: Exception) -> SamplerError:
@@ -258,9 +356,3 @@ def _as_sampler_error(error: Exception) -> SamplerError:
     failure = SamplerError(str(error) if known else f"the engine failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
-
-
-def _slot(request: _Request) -> Slot:
-    slot = request.session.slot
-    assert slot is not None
-    return slot

@@ -19,9 +19,11 @@ from agentrl.algorithms.filters import Credit
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.random import derive_seed
+from agentrl.errors import StoreError
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.loop import Limits, ToolLoop
-from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.loops.agent import make_agent, make_critic
+from agentrl.policy.base import Policy
 from agentrl.sandbox.base import Level
 from agentrl.sandbox.choose import choose
 from agentrl.sandbox.jobs import Limits as JobLimits
@@ -30,11 +32,9 @@ from agentrl.sandbox.walls import memory
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tokens.samples import Objective
-from agentrl.tokens.tiny import WORDS, TinyRenderer
 from agentrl.train.checkpoint import (
     Checkpoint,
     latest_checkpoint,
-    model_tensors,
     optimizer_tensors,
     read_checkpoint,
     restore_optimizers,
@@ -44,8 +44,9 @@ from agentrl.train.trainer import OptimizerSettings, Trainer
 from agentrl.types import Trace
 from agentrl.ui.live import Reporter
 
-PHASES = ("warm_start", "rl")
-CRITIC, SAMPLER = "critic", "sampler"
+PHASES = ("warm_start", "rejection", "rl")
+"""In the order in which a run goes through them."""
+CRITIC, SAMPLER, BEST = "critic", "sampler", "best"
 """What stands before the names of tensors in a checkpoint that are not the policy's."""
 
 
@@ -60,6 +61,10 @@ class Progress:
     tokens_sampled: int = 0
     outcomes: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
     entropy_coef: float = 0.0
+    stopped_early: bool = False
+    best_loss: float | None = None
+    best_step: int = 0
+    misses: int = 0
 
 
 class Stopped(Exception):
@@ -86,18 +91,19 @@ class RunContext:
             size=config.sandbox.workers,
             limits=JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s),
         )
-        self.renderer = TinyRenderer()
+        self.agent = make_agent(config)
+        self.renderer = self.agent.renderer
         limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context)
         self.harness = ToolLoop(self.renderer, limits)
-        shape = TransformerShape(vocab_size=len(WORDS), **config.model.model_dump())
-        self.model = TinyTransformer(shape, seed=derive_seed(config.seed, "weights"))
+        self.model = self.agent.model
         self.current = LocalEngine(self.model, temperature=config.rl.temperature)
         self.engine = self.current
         if config.rl.publish_every > 1:
-            lagging = TinyTransformer(shape, seed=derive_seed(config.seed, "weights")).requires_grad_(False)
-            self.engine = LocalEngine(lagging, temperature=config.rl.temperature)
+            self.engine = LocalEngine(self.model.frozen_copy(), temperature=config.rl.temperature)
         self.trainer: Trainer | None = None
         self.critic: Trainer | None = None
+        self.best: dict[str, Tensor] | None = None
+        """The weights with the lowest validation loss, while a phase may still go back to them."""
         self._restored: dict[str, dict[str, Tensor]] = {}
         self._resident_mib = 0.0
         self._sets: dict[tuple[str, int], BugFix] = {}
@@ -186,15 +192,14 @@ class RunContext:
         """The trainer of a critic of its own, which begins as a copy of the policy with a value head; as it was at
         the checkpoint when the run is resumed within the phase."""
         assert self.trainer is not None, "the phase has begun"
-        shape = replace(self.model.shape, value_head=True)
-        model = TinyTransformer(shape, seed=derive_seed(self.config.seed, "critic"))
+        model = make_critic(self.config)
         trainer = Trainer(model, settings)
         if self.progress.step:
-            model.load_state_dict(self._restored[f"weights.{CRITIC}"])
+            model.load_tensors(self._restored[f"weights.{CRITIC}"])
             restore_optimizers(trainer.optimizers, self._restored[f"optimizer.{CRITIC}"])
             trainer.steps = int(self._restored_critic_steps)
         else:
-            model.load_state_dict(self.model.state_dict(), strict=False)
+            model.load_tensors(model.tensors() | self.model.tensors())
         self.critic = trainer
         return trainer
 
@@ -210,26 +215,35 @@ class RunContext:
             return
         every = self.config.rl.publish_every
         if restored and version % every:
-            self.engine.model.load_state_dict(self._restored[f"weights.{SAMPLER}"])
+            self.engine.model.load_tensors(self._restored[f"weights.{SAMPLER}"])
             self.engine.publish(version - version % every)
         elif version % every == 0:
-            self.engine.model.load_state_dict(self.model.state_dict())
+            self.engine.model.load_tensors(self.model.tensors())
             self.engine.publish(version)
 
-    def reference(self) -> TinyTransformer:
+    def reference(self) -> Policy:
         """A frozen copy of the policy that reinforcement learning began with, whenever it is asked for."""
-        frozen = TinyTransformer(self.model.shape, seed=derive_seed(self.config.seed, "weights"))
-        steps = self.config.warm_start.steps
-        if steps:
-            warm = read_checkpoint(self.folder.checkpoints / f"{PHASES[0]}-{steps:06d}-end")
-            frozen.load_state_dict(_parts("weights", warm.weights)["weights"])
-        return frozen.requires_grad_(False)
+        frozen = self.model.frozen_copy()
+        frozen.load_tensors(self.weights_before("rl"))
+        return frozen
+
+    def weights_before(self, phase: str) -> dict[str, Tensor]:
+        """The weights with which a phase began: those at the end of the last phase before it.
+
+        Raises:
+            StoreError: their checkpoint is missing or damaged.
+        """
+        ends = {path.name.split("-")[0]: path for path in sorted(self.folder.checkpoints.glob("*-end"))}
+        before = [ends[name] for name in PHASES[: PHASES.index(phase)] if name in ends]
+        if not before:
+            raise StoreError(f"{self.folder.path} keeps no checkpoint from before {phase}; train again")
+        return _parts("weights", read_checkpoint(before[-1]).weights)["weights"]
 
     # Evaluation.
 
     def measure(self, name: str, step: int) -> None:
         """Held-out pass@1 on all evaluation tasks, kept under ``name`` (before, after)."""
-        if name in self.progress.outcomes:
+        if name in self.progress.outcomes or not self.config.eval.tasks:
             return
         settings = self.config.eval
         found = self._evaluate(self.tasks("test", settings.tasks), settings.attempts, f"test-{name}", step)
@@ -283,13 +297,15 @@ class RunContext:
         """Write a checkpoint of everything that the run goes on from."""
         assert self.trainer is not None
         state: dict[str, Any] = {"progress": asdict(self.progress), "optimizer_steps": self.trainer.steps}
-        weights, optimizer = model_tensors(self.model), optimizer_tensors(self.trainer.optimizers)
+        weights, optimizer = self.model.tensors(), optimizer_tensors(self.trainer.optimizers)
         if self.critic is not None:
             state["critic_steps"] = self.critic.steps
-            weights |= _prefixed(CRITIC, model_tensors(self.critic.model))
+            weights |= _prefixed(CRITIC, self.critic.model.tensors())
             optimizer |= _prefixed(CRITIC, optimizer_tensors(self.critic.optimizers))
         if self.engine is not self.current:
-            weights |= _prefixed(SAMPLER, model_tensors(self.engine.model))
+            weights |= _prefixed(SAMPLER, self.engine.model.tensors())
+        if self.best is not None:
+            weights |= _prefixed(BEST, self.best)
         checkpoint = Checkpoint(weights=weights, optimizer=optimizer, state=state)
         with self.timed("checkpoints"):
             write_checkpoint(self.folder.checkpoints, name, checkpoint)
@@ -299,17 +315,22 @@ class RunContext:
         self.folder.remove_leftovers()
         path = latest_checkpoint(self.folder.checkpoints)
         if path is None:
-            self.folder.truncate_after(-1, phases=("warm_start", "rl", "eval", "eval_before"))
+            self.folder.truncate_after(-1, phases=(*PHASES, "eval", "eval_before"))
             return False
         found = read_checkpoint(path)
         self._restored = _parts("weights", found.weights) | _parts("optimizer", found.optimizer)
-        self.model.load_state_dict(self._restored["weights"])
+        self.model.load_tensors(self._restored["weights"])
         self._restored_steps = found.state["optimizer_steps"]
         self._restored_critic_steps = found.state.get("critic_steps", 0)
         self.progress = Progress(**found.state["progress"])
-        if self.progress.phase == "warm_start":
-            self.folder.truncate_after(self.progress.step, phases=("warm_start",))
-            self.folder.truncate_after(-1, phases=("rl", "eval", "eval_before"))
+        self.best = self._restored.get(f"weights.{BEST}")
+        phase = self.progress.phase
+        self.folder.truncate_after(self.progress.step, phases=(phase,))
+        self.folder.truncate_after(-1, phases=PHASES[PHASES.index(phase) + 1 :])
+        if phase == "warm_start":
+            self.folder.truncate_after(-1, phases=("eval", "eval_before"))
+        elif phase == "rejection":
+            self.folder.truncate_after(0, phases=("eval",))
         else:
             self.folder.truncate_after(self.progress.step)
             # no checkpoint follows the last evaluation, so it is always done again

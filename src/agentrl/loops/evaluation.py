@@ -84,7 +84,7 @@ def run_parts(
         SamplerError: a negative temperature.
     """
     found = read_checkpoint(checkpoint)
-    context.model.load_state_dict({name: tensor for name, tensor in found.weights.items() if ":" not in name})
+    context.model.load_tensors({name: tensor for name, tensor in found.weights.items() if ":" not in name})
     version = step_of(checkpoint)
     greedy = temperature == 0.0
     drawn_at = context.config.rl.temperature if greedy else temperature

@@ -12,7 +12,7 @@ from agentrl.config import RlConfig
 from agentrl.engine.random import derive_seed
 from agentrl.errors import TrainerError
 from agentrl.metrics import merge
-from agentrl.policy.transformer import TinyTransformer
+from agentrl.policy.base import Policy
 from agentrl.train.correct import with_correction
 from agentrl.train.critic import only_value_head, with_critic
 from agentrl.train.losses import KlTerm, PolicyGradient, critic_alone
@@ -47,7 +47,7 @@ class Learner:
         settings: RlConfig,
         *,
         critic: Trainer | None = None,
-        reference: TinyTransformer | None = None,
+        reference: Policy | None = None,
         entropy_coef: float = 0.0,
         seed: int = 0,
     ) -> None:

@@ -11,7 +11,6 @@ from agentrl.loops.context import RunContext, Stopped
 from agentrl.loops.rl import reinforce
 from agentrl.loops.sft import warm_start
 from agentrl.store import RunFolder
-from agentrl.tokens.tiny import WORDS
 from agentrl.ui.live import Reporter
 from agentrl.ui.plots import learning_curve
 
@@ -30,7 +29,7 @@ def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume:
     """
     run = RunContext(config, folder, reporter)
     started = time.perf_counter()
-    folder.write_vocabulary(WORDS)
+    run.agent.keep_vocabulary(folder)
     try:
         if resume:
             run.resume()

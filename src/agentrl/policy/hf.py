@@ -1,26 +1,29 @@
 """Any causal language model of Hugging Face `transformers` in our trainer.
 
-A packed batch goes through the model as one row with the positions of its tokens. Attention is ours (`packed.py`): each
-group's shared prefix is computed once, no token sees another sequence, no padding, no mask. The logits are left to the
-trainer, which needs them at the trained tokens alone.
+A packed batch goes through the model as one row with the positions of its tokens. Attention is ours: each group's
+shared prefix is computed once, no token sees another sequence, no padding. On the CPU it is that of `packed.py`; on
+other devices, and in layers that see fewer tokens back than a sequence has, that of `masked.py`. The logits are left to
+the trainer, which needs them at the trained tokens alone.
 
 What a model computes beyond plain causal attention is refused, with the reason; and before a model is taken, its own
-forward pass over a few sequences is compared with ours.
+forward pass over a few sequences is compared with ours (`comparison.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from agentrl.errors import ConfigError, TrainerError
-from agentrl.policy.base import Output, Policy
+from agentrl.policy.base import Attend, Output, Policy
+from agentrl.policy.comparison import compare
+from agentrl.policy.masked import Masks, masked_attention
 from agentrl.policy.packed import GroupSpan, group_spans, packed_attention
-from agentrl.train.packing import Batch, count, pack
-from agentrl.types import Sample
+from agentrl.train.packing import Batch
 
 try:
     from transformers import AttentionInterface, PreTrainedModel
@@ -29,9 +32,9 @@ except ImportError as error:
 
 ATTENTION = "agentrl_packed"
 """Name of our attention among those of `transformers`."""
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest difference between the model's own forward pass and ours, relative to the largest number in it."""
-_PROBE_PREFIX = (1, 2, 3)
+Attention = Literal["auto", "fused", "masked"]
+"""Of training: ``fused`` on the CPU alone, ``masked`` anywhere; ``auto`` takes the fused one where it can."""
+_WORDS_AT_ONCE = 16384
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 _ROPE_BY_LENGTH = {"dynamic", "longrope"}
 _BEYOND_SOFTMAX = {
@@ -45,27 +48,31 @@ class HuggingFacePolicy(Policy):
     """A causal language model, and a value head on its last hidden states where one is asked for.
 
     The model is changed in place: from now on its attention is ours, and its own ``forward`` and ``generate`` say so
-    instead of working. To sample, load the weights into another one.
+    instead of working. `agentrl.engine.local.LocalEngine` samples from it.
 
     Args:
-        model: on the CPU. Weights that are frozen stay so.
-        value_head: adds one, with weights of zero.
+        model: on any device. Weights that are frozen stay so.
+        value_head: adds one, with weights of zero, in float32 where the model has half precision.
+        attention: of training.
 
     Raises:
-        ConfigError: the model computes something that a packed batch cannot give exactly, or its own forward pass
-            gives other numbers than ours.
+        ConfigError: the model computes something that a packed batch cannot give exactly, its own forward pass gives
+            other numbers than ours, or the fused attention is asked for off the CPU.
     """
 
-    def __init__(self, model: PreTrainedModel, *, value_head: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, *, value_head: bool = False, attention: Attention = "auto") -> None:
         super().__init__()
         self.model = model
+        self.attention: Attention = attention
         _check_kind(model)
+        _check_device(self)
         self.logit_scale = _logit_scale(model.config)
         self.dropouts = _dropouts(model)
         self.value = None
         if value_head:
             weight = _output_projection(model).weight
-            self.value = nn.Linear(weight.shape[1], 1, dtype=weight.dtype)
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            self.value = nn.Linear(weight.shape[1], 1, dtype=dtype, device=weight.device)
             nn.init.zeros_(self.value.weight)
             nn.init.zeros_(self.value.bias)
         _take_attention(self)
@@ -74,7 +81,7 @@ class HuggingFacePolicy(Policy):
         """What predicts each trained token of a packed batch.
 
         Raises:
-            TrainerError: the model is in training mode and has dropout, or a sequence is longer than its window.
+            TrainerError: the model is in training mode and has dropout.
         """
         if self.training and self.dropouts:
             raise TrainerError(
@@ -82,17 +89,51 @@ class HuggingFacePolicy(Policy):
                 "which changes nothing else"
             )
         head, hidden_KD = _output_projection(self.model), self._hidden(batch)
-        values_K = None if self.value is None else self.value(hidden_KD).squeeze(-1)
+        values_K = None
+        if self.value is not None:
+            values_K = self.value(hidden_KD.to(self.value.weight.dtype)).squeeze(-1)
         if self.logit_scale != 1.0:
             hidden_KD = hidden_KD * self.logit_scale
         return Output(hidden_KD=hidden_KD, projection_VD=head.weight, bias_V=head.bias, values_K=values_K)
+
+    @property
+    def context(self) -> int:
+        """The longest sequence in tokens that the model's configuration allows."""
+        return int(self.model.config.max_position_embeddings)
+
+    def advance(
+        self,
+        ids_M: Tensor,
+        previous_ids_M: Tensor,  # noqa: ARG002
+        positions_M: Tensor,
+        attend: Attend,
+        last_B: Tensor,
+    ) -> Tensor:
+        """The forward pass over new tokens of several conversations; see `Policy.advance`."""
+        out = self.model.base_model(
+            input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, packed=_Sampled(attend)
+        )
+        return self._logits(out.last_hidden_state[0].index_select(0, last_B))
+
+    def _logits(self, hidden_BD: Tensor) -> Tensor:
+        """As the trainer computes them: half precision in float32, since bfloat16 has three digits and logits need
+        more. The projection is converted piece by piece, so that no second copy of it is held."""
+        head = _output_projection(self.model)
+        if self.logit_scale != 1.0:
+            hidden_BD = hidden_BD * self.logit_scale
+        if head.weight.dtype not in (torch.bfloat16, torch.float16):
+            return linear(hidden_BD, head.weight, head.bias)
+        hidden_BD = hidden_BD.float()
+        parts = [hidden_BD @ weight_WD.float().T for weight_WD in torch.split(head.weight, _WORDS_AT_ONCE)]
+        logits_BV = torch.cat(parts, dim=-1)
+        return logits_BV if head.bias is None else logits_BV + head.bias
 
     def _hidden(self, batch: Batch) -> Tensor:
         out = self.model.base_model(
             input_ids=batch.token_ids_M[None],
             position_ids=batch.positions_M[None],
             use_cache=False,
-            packed=_Packed(batch),
+            packed=_Packed(batch, self.attention),
         )
         hidden_MD: Tensor = out.last_hidden_state[0]
         return hidden_MD.index_select(0, batch.predictor_K)
@@ -101,9 +142,25 @@ class HuggingFacePolicy(Policy):
 class _Packed:
     """What our attention needs to know of a batch; handed through the model's layers to each of them."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, attention: Attention) -> None:
         self.groups: tuple[GroupSpan, ...] = group_spans(batch)
         self.longest = int(batch.positions_M.max()) + 1
+        self.fused = batch.token_ids_M.device.type == "cpu" and attention != "masked"
+        self.masks = Masks(batch.token_ids_M.device)
+
+    def attend(self, q_HME: Tensor, k_HME: Tensor, v_HME: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention (H, M, E) of one layer; a window that is wider than all sequences is none."""
+        if window is not None and window >= self.longest:
+            window = None
+        if self.fused and window is None:
+            return packed_attention(q_HME, k_HME, v_HME, self.groups, scale)
+        return masked_attention(q_HME, k_HME, v_HME, self.groups, scale, masks=self.masks, window=window)
+
+
+class _Sampled(NamedTuple):
+    """What our attention needs to know of a step of sampling."""
+
+    attend: Attend
 
 
 def _attention(
@@ -116,31 +173,30 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    packed: _Packed | None = None,
+    packed: _Packed | _Sampled | None = None,
     **features: Any,
 ) -> tuple[Tensor, None]:
     """Our attention in the form that `transformers` calls: (1, heads, M, width) in, (1, M, heads, width) out."""
     name = type(module).__name__
     if packed is None:
         raise TrainerError(
-            f"{name}: this model's attention is that of the trainer; call the HuggingFacePolicy with a batch, and "
-            "sample from a model of its own"
+            f"{name}: this model's attention is ours; call the HuggingFacePolicy with a batch, and sample with "
+            "LocalEngine"
         )
     if attention_mask is not None or dropout or not getattr(module, "is_causal", True):
         raise TrainerError(f"{name}: attention here is causal, without another mask and without dropout")
     for feature, reason in _BEYOND_SOFTMAX.items():
         if features.get(feature) is not None:
             raise TrainerError(f"{name} {reason} ({feature}), which packed attention does not compute")
-    if sliding_window is not None and packed.longest > sliding_window:
-        raise TrainerError(
-            f"{name} sees {sliding_window} tokens back, and a sequence of {packed.longest} tokens is longer; cut the "
-            "sequences, or load the model without its sliding window"
-        )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if isinstance(packed, _Sampled):
+        flat = (x[0].transpose(0, 1) for x in (query * scale, key, value))
+        attended_MD = packed.attend(cast("int", module.layer_idx), *flat, window=sliding_window)
+        return attended_MD.view(1, query.shape[2], query.shape[1], -1), None
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
-    out_HME = packed_attention(query[0], key[0], value[0], packed.groups, scale)
+    out_HME = packed.attend(query[0], key[0], value[0], scale, sliding_window)
     return out_HME.transpose(0, 1)[None], None
 
 
@@ -160,8 +216,6 @@ def _output_projection(model: Any) -> nn.Linear:
 def _check_kind(model: PreTrainedModel) -> None:
     name, config = type(model).__name__, model.config
     _output_projection(model)
-    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        raise ConfigError(f"{name} is on {next(model.parameters()).device}; packed attention is computed on the CPU")
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _PLAIN_LAYERS)
     if others:
         raise ConfigError(f"{name} has layers of {', '.join(others)}; only plain causal attention is computed here")
@@ -174,6 +228,15 @@ def _check_kind(model: PreTrainedModel) -> None:
     softcap = getattr(config, "final_logit_softcapping", None)
     if softcap is not None:
         raise ConfigError(f"{name} caps its logits (final_logit_softcapping {softcap}), which is not computed here")
+
+
+def _check_device(policy: HuggingFacePolicy) -> None:
+    elsewhere = {str(parameter.device) for parameter in policy.parameters() if parameter.device.type != "cpu"}
+    if elsewhere and policy.attention == "fused":
+        raise ConfigError(
+            f"the fused attention is computed on the CPU and the model is on {', '.join(sorted(elsewhere))}; set "
+            "hf.attention to auto or masked"
+        )
 
 
 def _logit_scale(config: Any) -> float:
@@ -199,9 +262,6 @@ def _dropouts(model: PreTrainedModel) -> tuple[str, ...]:
     return tuple(f"{name} ({share})" for name, share in (settings | layers).items() if share)
 
 
-# The comparison before a model is taken.
-
-
 @torch.no_grad()
 def _take_attention(policy: HuggingFacePolicy) -> None:
     """Make the model's attention ours, or leave the model as it was and say why."""
@@ -209,7 +269,9 @@ def _take_attention(policy: HuggingFacePolicy) -> None:
     before = model.config._attn_implementation
     policy.eval()
     try:
-        _compare_with_own_forward(policy)
+        if before == ATTENTION:  # its configuration is that of a model which was taken before
+            model.config._attn_implementation = "eager"
+        compare(policy, policy.logit_scale, lambda: _replace_attention(model))
     except (ConfigError, TrainerError, KeyError, TypeError) as error:
         model.config._attn_implementation = before
         raise ConfigError(f"{type(model).__name__} cannot take a packed batch: {error}") from error
@@ -217,52 +279,7 @@ def _take_attention(policy: HuggingFacePolicy) -> None:
         policy.train(training)
 
 
-def _compare_with_own_forward(policy: HuggingFacePolicy) -> None:
-    model = policy.model
-    if model.config._attn_implementation == ATTENTION:  # its configuration is that of a model which was taken before
-        model.config._attn_implementation = "eager"
-    rows = _probe_rows(_output_projection(model).weight.shape[0])
-    plain = [_plain_forward(model, row) for row in rows]
+def _replace_attention(model: PreTrainedModel) -> None:
     model.set_attn_implementation(ATTENTION)
     if model.config._attn_implementation != ATTENTION:
         raise ConfigError("its attention does not go through the interface of transformers, so that it can be replaced")
-    samples = [_probe_sample(row) for row in rows]
-    found = policy(pack([samples], count(samples)))
-    hidden_KD, logits_KV = (torch.cat(parts) for parts in zip(*plain, strict=True))
-    _compare("last hidden states", found.hidden_KD, hidden_KD * policy.logit_scale)
-    _compare("logits", found.logits_KV, logits_KV)
-
-
-def _plain_forward(model: PreTrainedModel, row: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Hidden states and logits before each token but the first three, with the model's own attention."""
-    ids = torch.tensor([row])
-    places = slice(len(_PROBE_PREFIX) - 1, -1)
-    hidden: Tensor = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    logits: Tensor = model(input_ids=ids, use_cache=False).logits
-    return hidden[0, places], logits[0, places]
-
-
-def _probe_rows(vocabulary: int) -> list[list[int]]:
-    """Three sequences with a common beginning, the last two of one length."""
-    tails = ((5, 6, 7, 8, 9), (10, 11, 12, 13), (14, 3, 2, 15))
-    return [[token % vocabulary for token in (*_PROBE_PREFIX, *tail)] for tail in tails]
-
-
-def _probe_sample(row: Sequence[int]) -> Sample:
-    trained = [float(place >= len(_PROBE_PREFIX)) for place in range(len(row))]
-    return Sample(
-        token_ids=tuple(row),
-        weights={"ce": tuple(trained)},
-        logprobs=(None,) * len(row),
-        advantages=(0.0,) * len(row),
-        trace_id="probe",
-        group_id="probe",
-    )
-
-
-def _compare(what: str, ours: Tensor, theirs: Tensor) -> None:
-    gap = float((ours - theirs).abs().max() / theirs.abs().max())
-    if not gap <= TOLERANCE[theirs.dtype]:
-        raise ConfigError(
-            f"{what} differ by {gap:.1e} from its own forward pass; it computes something that is not known here"
-        )

@@ -2,7 +2,7 @@
 
 RMSNorm, rotary positions, causal attention, squared-ReLU feed-forward, output tied to the embedding, and a value
 head that can be switched on. One set of weights serves two forward passes: `forward` over a packed training batch,
-and `advance` over a key-value cache while sampling.
+and `advance` over new tokens of conversations while sampling.
 
 Shape suffixes: M flat tokens, G groups, N conversations of a group, P prefix length, T own length, H heads,
 E width of a head, D width, V vocabulary, B rows of a sampling step, W new tokens of a row.
@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from agentrl.policy.base import Output, Policy
+from agentrl.policy.base import Attend, Output, Policy
 from agentrl.policy.kernels import pad_rows, rms_norm, rotate, squared_relu, unpad_rows
 from agentrl.train.packing import Batch, Bucket
 
@@ -88,6 +88,7 @@ class TinyTransformer(Policy):
     """The network. Weights are drawn from ``seed`` alone."""
 
     turn: Tensor
+    sampling_threads = 1  # a step is too small to share, and the other cores run the tools meanwhile
 
     def __init__(self, shape: TransformerShape, *, seed: int) -> None:
         super().__init__()
@@ -122,9 +123,19 @@ class TinyTransformer(Policy):
         return cast("Iterable[Block]", self.blocks)
 
     @property
-    def num_parameters(self) -> int:
-        """Trainable numbers, the tied embedding counted once."""
-        return sum(parameter.numel() for parameter in self.parameters())
+    def context(self) -> int:
+        """The longest sequence in tokens."""
+        return self.shape.context
+
+    def advance(
+        self, ids_M: Tensor, previous_ids_M: Tensor, positions_M: Tensor, attend: Attend, last_B: Tensor
+    ) -> Tensor:
+        """The forward pass over new tokens of several conversations; see `Policy.advance`."""
+        x_MD = self.embed(ids_M, previous_ids_M)
+        turn_M = self.turn[positions_M]
+        for layer, block in enumerate(self.layers):
+            x_MD = block.finish(x_MD, attend(layer, *block.project(x_MD, turn_M)))
+        return self.logits(self.final(x_MD[last_B]))
 
     def forward(self, batch: Batch) -> Output:
         """What predicts each trained token of a packed batch; exact, each group's prefix paid once."""

@@ -33,6 +33,8 @@ from agentrl.types import Message, ToolCall, ToolSpec
 START, END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 RESPONSE, RESPONDED = "<tool_response>", "</tool_response>"
 _MARKS = (THINK, THOUGHT, OPEN, CLOSE, RESPONSE, RESPONDED)
+MARKS = (START, END, END_OF_TEXT, *_MARKS)
+"""The control tokens that a vocabulary must have."""
 _TOOLS_BEFORE = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"

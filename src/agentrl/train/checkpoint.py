@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from agentrl.errors import StoreError
 from agentrl.files import write_atomic
@@ -116,7 +116,3 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Map
                 state.setdefault(int(index), {})[field] = tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight, by name."""
-    return {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
