@@ -66,7 +66,7 @@ from agentrl.evals.inference import Curve, Grid, best_of, ceiling, doublings, vo
 from agentrl.evals.inference.grid import Floats
 from agentrl.evals.running import Evaluator
 from agentrl.files import write_atomic
-from agentrl.loops.evaluation import find_checkpoint, open_context, run_parts
+from agentrl.loops.evaluation import find_checkpoint, open_context, run_parts, settings_of
 from agentrl.loops.run import train
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
@@ -136,9 +136,10 @@ def attempts_of(config: TrainConfig, cache: Path = CACHE) -> list[Trace]:
         parts = run_parts(
             context,
             find_checkpoint(run, ""),
+            task_set=context.tasks("test", TASKS),
+            settings=settings_of(context.config),
             word=root.name,
             split="test",
-            num_tasks=TASKS,
             temperature=config.rl.temperature,
             seed=config.seed,
         )

@@ -29,6 +29,7 @@ from agentrl.evals.names import ENDPOINT, REASONING_GYM, parse_policy, parse_tas
 from agentrl.evals.result import summarize, table_of
 from agentrl.evals.running import Evaluator
 from agentrl.evals.stopping import Question, means_of
+from agentrl.store import RunFolder
 from agentrl.tasks.answering import READ
 from agentrl.ui.live import PlainReporter
 
@@ -37,8 +38,9 @@ HELP = """Evaluate a policy on held-out tasks.
 TASKS is a recipe (bugfix-tiny, or a .toml file), a level of the gym (bugfix-v1/tiny, see --split),
 humanevalfix:FILE.jsonl, a data set of reasoning-gym (reasoning-gym:countdown), or questions in mathematics from a file
 (math:FILE.jsonl with question and answer). The policy is a run (RUN for its latest checkpoint, RUN@STEP, RUN@before),
-sampled as in training; a model behind an OpenAI-compatible endpoint (openai:NAME); or a script: submit (hands in at
-once), random (random legal calls), reference (the task set's solution).
+sampled as in training; a Hugging Face model (its folder, or a name such as Qwen/Qwen3-0.6B); a model behind an
+OpenAI-compatible endpoint (openai:NAME); or a script: submit (hands in at once), random (random legal calls), reference
+(the task set's solution).
 
 Attempts are kept as they come. The same command again goes on with what is missing, and with a larger --tasks or
 --attempts makes only what is new. Another policy, temperature, seed or setting gets another folder.
@@ -66,7 +68,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     tasks_word: str = typer.Argument(..., metavar="TASKS", help="A recipe or a task set."),
-    policy: str = typer.Option(..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, openai:NAME, or a script."),
+    policy: str = typer.Option(
+        ..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, a Hugging Face model, openai:NAME, or a script."
+    ),
     tasks: int = typer.Option(200, metavar="N", help="The first N tasks of the split."),
     attempts: int = typer.Option(1, metavar="K", help="Attempts at each task."),
     split: str = typer.Option("test", metavar="SPLIT", help="test, validation or train."),
@@ -88,7 +92,11 @@ def run(
         DEFAULT_URL, metavar="URL", envvar="OPENAI_BASE_URL", help="Of the endpoint of openai:NAME."
     ),
     api_key_env: str = typer.Option("OPENAI_API_KEY", metavar="NAME", help="Environment variable with its key."),
-    max_tokens: int = typer.Option(None, metavar="N", help="Tokens of one of its replies; 8192 by default."),
+    max_tokens: int = typer.Option(None, metavar="N", help="Tokens of one reply of a model; 8192 by default."),
+    thinking: bool = typer.Option(
+        None, "--thinking/--no-thinking", help="Whether a Hugging Face model reasons first; it does by default."
+    ),
+    dtype: str = typer.Option(None, metavar="TYPE", help="Of its weights: float32 (by default) or bfloat16."),
     concurrency: int = typer.Option(None, metavar="N", help="Requests to it at the same time; 16 by default."),
     max_missing: float = typer.Option(0.05, metavar="SHARE", help="Exit 1 when more attempts could not be scored."),
     out: Path = typer.Option(None, metavar="DIR", help="Where it is kept; below the run by default."),
@@ -114,8 +122,8 @@ def run(
         )
         if threshold is not None and asked.tasks.kind != REASONING_GYM:
             raise BadInput(f"--threshold {threshold:g} is for {REASONING_GYM}:NAME alone; leave it out")
-        key = os.environ.get(api_key_env, "")
-        asked = _with_endpoint(asked, base_url, key, concurrency=concurrency, max_tokens=max_tokens)
+        asked = _with_model(asked, max_tokens=max_tokens, thinking=thinking, dtype=dtype)
+        asked = _with_endpoint(asked, base_url, os.environ.get(api_key_env, ""), concurrency)
     console = Console(stderr=as_json)
     reporter = PlainReporter(sys.stderr if as_json else sys.stdout)
     again = "the same command goes on with what is missing"
@@ -143,25 +151,39 @@ def _check_numbers(*, tasks: int, attempts: int, seed: int, margin: float, max_m
         raise BadInput(f"--max-missing {max_missing:g} is no share; write a number from 0 to 1")
 
 
-def _with_endpoint(asked: Asked, base_url: str, key: str, **given: int | None) -> Asked:
-    """With where the model is, for a policy that is one; options of models are refused for others."""
+def _with_model(asked: Asked, **given: Any) -> Asked:
+    """With how a model replies; options of models are refused for others."""
     chosen = {name: value for name, value in given.items() if value is not None}
     for name, value in chosen.items():
         option = f"--{name.replace('_', '-')} {value}"
-        if value < 1:
-            raise BadInput(f"{option}: write 1 or more")
-        if not asked.policy.model:
-            raise BadInput(f"{option} is for --policy {ENDPOINT}:NAME alone; leave it out")
+        if name == "max_tokens" and asked.policy.model:
+            continue
+        if not asked.policy.hugging_face:
+            owner = "a Hugging Face model" + (f" or {ENDPOINT}:NAME" if name == "max_tokens" else "")
+            raise BadInput(f"{option} is for --policy with {owner} alone; leave it out")
+    if chosen.get("max_tokens", 1) < 1:
+        raise BadInput(f"--max-tokens {chosen['max_tokens']}: write 1 or more")
+    if chosen.get("dtype", "float32") not in ("float32", "bfloat16"):
+        raise BadInput(f"--dtype {chosen['dtype']}: write float32 or bfloat16")
+    return replace(asked, **chosen)
+
+
+def _with_endpoint(asked: Asked, base_url: str, key: str, concurrency: int | None) -> Asked:
+    """With where the model is, for a policy that is one."""
+    if concurrency is not None and concurrency < 1:
+        raise BadInput(f"--concurrency {concurrency}: write 1 or more")
     if not asked.policy.model:
+        if concurrency is not None:
+            raise BadInput(f"--concurrency {concurrency} is for --policy {ENDPOINT}:NAME alone; leave it out")
         return asked
     endpoint = Endpoint(
         model=asked.policy.model,
         base_url=base_url,
         api_key=key,
         temperature=asked.temperature,
-        concurrency=chosen.get("concurrency", Endpoint.concurrency),
+        concurrency=concurrency or Endpoint.concurrency,
     )
-    return replace(asked, endpoint=endpoint, max_tokens=chosen.get("max_tokens", asked.max_tokens))
+    return replace(asked, endpoint=endpoint)
 
 
 def _question(against: str, target: float | None, margin: float, stop: bool, runs: Path) -> Question | None:
@@ -216,6 +238,8 @@ def _evaluate(asked: Asked, parts: Any, reporter: PlainReporter, console: Consol
     folder = EvaluationFolder.begin(folder_of(out, run_path, asked.runs, parts.spec), parts.spec, tasks)
     if run_path is not None:
         folder.adopt(run_path)
+    if parts.agent is not None:
+        parts.agent.keep_vocabulary(RunFolder(path=folder.path))
     reporter.note(f"{parts.spec.policy}: {len(tasks)} tasks, {asked.attempts} attempt(s) at each, in {folder.path}")
     evaluator = Evaluator(
         folder=folder,

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.cli.attempts import bad_values
+from agentrl.config import HuggingFaceConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
 from agentrl.engine.openai import Endpoint
 from agentrl.errors import ConfigError, SamplerError
 from agentrl.evals.folder import Spec
 from agentrl.evals.names import HUMANEVALFIX, REASONING_GYM, Policy, Tasks
 from agentrl.evals.stopping import Question
+from agentrl.harness.loop import Limits
 from agentrl.protocols import Environment
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tasks.humanevalfix import HumanEvalFix
@@ -25,6 +27,9 @@ from agentrl.tasks.math import MathTasks
 from agentrl.tasks.reasoning_gym import ReasoningGym
 from agentrl.types import Task
 from agentrl.ui.live import PlainReporter
+
+LONGEST_CONTEXT = 32768
+"""Tokens of a conversation with a Hugging Face model that allows more."""
 
 Maker = Callable[[str], Any]
 """Gives the parts for a scripted policy by its name, or with no name for the policy that was asked for."""
@@ -48,6 +53,8 @@ class Asked:
     threshold: float | None = None
     endpoint: Endpoint | None = None
     max_tokens: int = 8192
+    thinking: bool = True
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 def library() -> Any:
@@ -74,7 +81,7 @@ def maker(asked: Asked, parts_of: Any, reporter: PlainReporter, stack: ExitStack
     Raises:
         BadInput: the policy cannot do these tasks.
     """
-    if asked.policy.run is None:
+    if asked.policy.run is None and not asked.policy.hugging_face:
         if asked.temperature is not None and asked.endpoint is None:
             raise BadInput(
                 f"--temperature {asked.temperature:g}: the script {asked.word} samples nothing; leave it out"
@@ -85,30 +92,61 @@ def maker(asked: Asked, parts_of: Any, reporter: PlainReporter, stack: ExitStack
             parts = _behind_endpoint(parts_of, asked, asked.endpoint, task_set, settings, turns)
             return lambda name: _scripted(parts_of, asked, name, task_set, settings, turns) if name else parts
         return lambda name: _scripted(parts_of, asked, name or asked.policy.scripted, task_set, settings, turns)
-    if asked.tasks.kind or asked.tasks.level != "tiny":
+    config, checkpoint = _configuration(asked, parts_of)
+    if config.model.is_tiny and (asked.tasks.kind or asked.tasks.level != "tiny"):
         raise BadInput(
             f"{asked.word} is a TinyAgent, whose vocabulary is that of bugfix-v1/tiny alone; evaluate it on that, or "
             "give a script as --policy"
         )
-    folder = asked.policy.run
-    config = folder.config
-    if asked.tasks.recipe is not None:
-        config = config.model_copy(update={"tasks": asked.tasks.recipe.tasks})
-    checkpoint = parts_of.find_checkpoint(folder, asked.policy.step)
     context = stack.enter_context(parts_of.open_context(config, reporter))
-    temperature = config.rl.temperature if asked.temperature is None else asked.temperature
+    if asked.tasks.kind:
+        task_set, settings = _of_others(asked, stack)
+        _warn(task_set, reporter)
+    else:
+        task_set, settings = context.tasks(asked.split, asked.num_tasks), parts_of.settings_of(context.config)
     with bad_input_for(SamplerError):
         parts = parts_of.run_parts(
             context,
             checkpoint,
+            task_set=task_set,
+            settings=settings,
             word=asked.word,
             split=asked.split,
-            num_tasks=asked.num_tasks,
-            temperature=temperature,
+            temperature=config.rl.temperature if asked.temperature is None else asked.temperature,
             seed=asked.seed,
         )
-    settings, turns = parts.spec.settings, config.tasks.max_turns
-    return lambda name: _scripted(parts_of, asked, name, parts.task_set, settings, turns) if name else parts
+    turns = config.tasks.max_turns
+    return lambda name: _scripted(parts_of, asked, name, task_set, settings, turns) if name else parts
+
+
+def _configuration(asked: Asked, parts_of: Any) -> tuple[TrainConfig, Path | None]:
+    """The configuration of the agent that plays, and the checkpoint of its weights."""
+    tasks = asked.tasks
+    if asked.policy.run is None:
+        return _of_model(asked, parts_of), None
+    config = asked.policy.run.config
+    if tasks.recipe is not None:
+        config = config.model_copy(update={"tasks": tasks.recipe.tasks})
+    elif tasks.level and tasks.level != config.tasks.level:
+        config = config.model_copy(update={"tasks": config.tasks.model_copy(update={"level": tasks.level})})
+    return config, parts_of.find_checkpoint(asked.policy.run, asked.policy.step)
+
+
+def _of_model(asked: Asked, parts_of: Any) -> TrainConfig:
+    """A Hugging Face model in the loop of a recipe where the tasks are one's, with room for replies of its own."""
+    name, recipe = asked.policy.hugging_face, asked.tasks.recipe
+    with bad_input_for(ConfigError):
+        context = min(parts_of.model_context(name), LONGEST_CONTEXT)
+        tasks = TasksConfig(level="small", report="full", max_turns=Limits().turns) if recipe is None else recipe.tasks
+        if asked.tasks.level:
+            tasks = tasks.model_copy(update={"level": asked.tasks.level})
+        return TrainConfig(
+            recipe="model",
+            tasks=tasks.model_copy(update={"max_reply": min(asked.max_tokens, context // 2)}),
+            model=ModelConfig(name=name, context=context),
+            hf=HuggingFaceConfig(thinking=asked.thinking, dtype=asked.dtype),
+            sandbox=SandboxConfig() if recipe is None else recipe.sandbox,
+        )
 
 
 def _warn(task_set: Any, reporter: PlainReporter) -> None:
@@ -168,6 +206,7 @@ def _task_set(asked: Asked, stack: ExitStack) -> tuple[Any, Mapping[str, Any], i
         reward=settings.reward,
         show_results=settings.show_results,
         on_hack=settings.on_hack,
+        longest_program=settings.longest_program,
     )
     stack.callback(gym.close)
     return gym, {"tasks": settings.model_dump(exclude={"train_tasks"})}, settings.max_turns

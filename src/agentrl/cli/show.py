@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,19 @@ def _show_trace(folder: RunFolder, trace: Trace, *, tokens: bool, as_json: bool)
     if as_json:
         typer.echo(json.dumps({**trace_to_json(trace), "reward": trace.reward}))
     else:
-        Console().print(attempt(trace, folder.vocabulary(), tokens=tokens))
+        Console().print(attempt(trace, _texts(folder) if tokens else None, tokens=tokens))
+
+
+def _texts(folder: RunFolder) -> Sequence[str] | None:
+    """The text of each token id, where it is known."""
+    if not folder.tokenizer.is_dir():
+        return folder.vocabulary()
+    try:  # optional, as below
+        from agentrl.tokens.vocabulary import Texts, Vocabulary
+    except ImportError:
+        return None
+    with bad_input_for(RendererError):
+        return Texts(Vocabulary.load(folder.tokenizer))
 
 
 def _show_drift(folder: RunFolder, trace: Trace | None, tokenizer: Path, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import os
 import sys
@@ -33,10 +34,11 @@ Examples:
   agentrl train bugfix-tiny
   agentrl train bugfix-tiny --seed 1 --rl.learning_rate 3e-4
   agentrl train bugfix-tiny --algorithm grpo
+  agentrl train qwen3-0.6b-bugfix --dry-run
   agentrl train --resume latest
 """
 
-OPTIONS = ("resume", "algorithm", "runs", "print-config", "json", "help")
+OPTIONS = ("resume", "algorithm", "runs", "print-config", "dry-run", "json", "help")
 """Options of the command, without their dashes."""
 
 
@@ -56,6 +58,9 @@ def train(
     ),
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are made."),
     print_config: bool = typer.Option(False, "--print-config", help="Print the whole configuration and do nothing."),
+    dry: bool = typer.Option(
+        False, "--dry-run", help="Every step in miniature, a Hugging Face model as a small random one, and an export."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; progress goes to stderr."),
 ) -> None:
     """Train, or go on with a run."""
@@ -66,12 +71,16 @@ def train(
         if overrides or algorithm or plain not in ([], [folder.config.recipe]):
             surplus = [*words, *([f"--algorithm {algorithm}"] if algorithm else [])]
             raise BadInput(f"--resume goes on with the run's own configuration; leave out {' '.join(surplus)}")
+        if dry:
+            raise BadInput("--dry-run makes a run of its own; leave out --resume")
         return _run(folder.config, folder, _train_loop(), resume=True, as_json=as_json)
     recipe = load_recipe(_one_recipe(plain))
     config = apply_overrides(_with_algorithm(recipe, algorithm, overrides) if algorithm else recipe, overrides)
     if print_config:
         return typer.echo(_printed(config, overrides, as_json=as_json))
     loop = _train_loop()
+    if dry:
+        return _dry_run(config, runs, as_json=as_json)
     return _run(config, RunFolder.create(runs, config), loop, resume=False, as_json=as_json)
 
 
@@ -155,6 +164,25 @@ def _run(
         out.print(f"stopped early with a checkpoint; {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     show_result(out, folder, summary)
+
+
+def _dry_run(config: TrainConfig, runs: Path, *, as_json: bool) -> None:
+    dry_runs = importlib.import_module("agentrl.loops.dry_run")  # torch takes seconds, as above
+    small = dry_runs.dry_config(config, runs)
+    folder = RunFolder.create(runs, small)
+    out = Console(stderr=as_json)
+    reporter = reporter_for(out, sys.stderr if as_json else sys.stdout)
+    again = "start it again"
+    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again):
+        reporter.note(f"dry run, in miniature: {folder.path}")
+        found = dry_runs.dry_run(small, folder, reporter)
+    if as_json:
+        exported = None if found.exported is None else str(found.exported)
+        typer.echo(json.dumps({**found.summary, "exported": exported, "logits_differ": found.difference}))
+    if reporter.stop_requested:
+        raise typer.Exit(130)
+    show_result(out, folder, found.summary)
+    out.print("dry run: all steps ran; the scores are those of a random model", markup=False, highlight=False)
 
 
 def reporter_for(out: Console, stream: TextIO) -> RichReporter | PlainReporter:

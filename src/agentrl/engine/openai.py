@@ -223,6 +223,10 @@ class OpenAISession:
             "ChatLoop; it cannot be trained"
         )
 
+    async def rewind(self, num_tokens: int) -> None:  # noqa: ARG002
+        """Always raises SamplerError, as `sample` does."""
+        await self.sample((), max_tokens=0, stop_ids=frozenset())
+
     async def close(self) -> None:
         """End the conversation. Safe to call twice."""
         if not self._closed:

@@ -113,6 +113,9 @@ class SpokenSession:
             raise SamplerError(f"the reply has {len(ids)} tokens; only {max_tokens} fit")
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids), finish_reason="stop")
 
+    async def rewind(self, num_tokens: int) -> None:
+        """What was said before changes nothing."""
+
     async def close(self) -> None:
         """Nothing to free."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,14 @@ class Tasks:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What to evaluate: a run with a step, a scripted policy, or a model behind an endpoint, by its name."""
+    """What to evaluate: a run with a step, a scripted policy, a model behind an endpoint by its name, or a Hugging Face
+    model by its name or folder."""
 
     run: RunFolder | None = None
     step: str = ""
     scripted: str = ""
     model: str = ""
+    hugging_face: str = ""
 
 
 def parse_tasks(word: str) -> Tasks:
@@ -84,14 +87,25 @@ def parse_policy(word: str, runs: Path) -> Policy:
         if not model:
             raise StoreError(f"--policy {word}: no model is named; write {ENDPOINT}:NAME")
         return Policy(model=model)
+    if _is_model(Path(word)) or (_HUB_NAME.fullmatch(word) and not Path(word).parent.is_dir()):
+        return Policy(hugging_face=word)
     name, step = split_step(word)
     try:
         return Policy(run=find_run(name, runs), step=step)
     except StoreError as error:
-        raise StoreError(
-            f"--policy {word}: {error}. Models by name cannot be evaluated by this version; {_choices()}"
-        ) from error
+        raise StoreError(f"--policy {word}: {error}. {_choices()}") from error
+
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether `transformers` wrote this folder: a model, or an adapter of one."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
 def _choices() -> str:
-    return f"write RUN, RUN@STEP, RUN@before, {ENDPOINT}:NAME, or a script: {', '.join(SCRIPTED)}"
+    return (
+        f"Write RUN, RUN@STEP, RUN@before, the folder of a Hugging Face model or its name (such as Qwen/Qwen3-0.6B), "
+        f"{ENDPOINT}:NAME, or a script: {', '.join(SCRIPTED)}"
+    )

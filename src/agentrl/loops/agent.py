@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,17 @@ class Agent:
             return
         run.tokenizer.mkdir(exist_ok=True)
         for name in TOKENIZER_FILES:
-            if (self.folder / name).is_file() and not (run.tokenizer / name).is_file():
-                shutil.copyfile(self.folder / name, run.tokenizer / name)
+            source, target = self.folder / name, run.tokenizer / name
+            if source.is_file() and not target.is_file():
+                _link_or_copy(source.resolve(), target)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A file of ten megabytes is not kept twice where that can be had."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
 
 
 def make_agent(config: TrainConfig) -> Agent:
@@ -70,21 +80,61 @@ def _tiny(config: TrainConfig, purpose: str) -> TinyTransformer:
     return TinyTransformer(shape, seed=derive_seed(config.seed, purpose))
 
 
+def model_context(name: str) -> int:
+    """The longest sequence in tokens that a model's configuration allows.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    # here and below, because TinyAgent does not need them
+    from transformers import AutoConfig
+
+    from agentrl.policy.load import base_of
+
+    try:
+        return int(AutoConfig.from_pretrained(base_of(name)).max_position_embeddings)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"no model {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def tokenizer_folder(name: str) -> Path:
+    """The folder of a model's tokenizer: the model's own, or what the hub gives for its name.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    from agentrl.policy.load import base_of
+
+    own = Path(name)
+    name = name if (own / TOKENIZER_FILES[0]).is_file() else base_of(name)
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(TOKENIZER_FILES)))
+    except (OSError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise ConfigError(
+            f"no tokenizer of {name!r}: it is no folder, and the model hub does not give it ({error}); write a folder "
+            "that save_pretrained() wrote, or a name such as Qwen/Qwen3-0.6B"
+        ) from error
+
+
 def _hugging_face(config: TrainConfig) -> Agent:
-    # here, because they need transformers, which TinyAgent does not
-    from agentrl.policy.load import load_policy, model_folder
+    from agentrl.policy.load import load_policy
     from agentrl.tokens.choose import choose_renderer
     from agentrl.tokens.vocabulary import Vocabulary
 
+    name = config.model.name
+    folder = tokenizer_folder(name)
     try:
-        folder = model_folder(config.model.name)
         vocabulary = Vocabulary.load(folder)
         renderer = choose_renderer(vocabulary, thinking=config.hf.thinking)
     except RendererError as error:
-        raise ConfigError(f"model.name {config.model.name}: {error}") from error
+        raise ConfigError(f"model.name {name}: {error}") from error
     seed = derive_seed(config.seed, "weights")
-    model = load_policy(config.model.name, config.hf, value_head=config.model.value_head, seed=seed)
-    context = model.context
-    if config.model.context > context:
-        raise ConfigError(f"model.context {config.model.context}: {config.model.name} takes {context} tokens at most")
+    model = load_policy(name, config.hf, value_head=config.model.value_head, seed=seed, vocabulary=vocabulary)
+    if config.model.context > model.context:
+        raise ConfigError(f"model.context {config.model.context}: {name} takes {model.context} tokens at most")
     return Agent(model=model, renderer=renderer, vocabulary=vocabulary, folder=folder)

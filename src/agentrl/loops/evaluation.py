@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
@@ -19,25 +22,41 @@ from agentrl.evals.folder import Spec
 from agentrl.evals.running import Opener
 from agentrl.harness.chat import ChatLoop
 from agentrl.harness.loop import AgentLoop, Limits
+from agentrl.loops.agent import Agent, model_context
 from agentrl.loops.context import PHASES, RunContext
+from agentrl.policy.base import Policy
 from agentrl.protocols import TaskSet
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
 from agentrl.types import Task
 from agentrl.ui.live import Reporter
 
+__all__ = [
+    "Parts",
+    "endpoint_parts",
+    "find_checkpoint",
+    "model_context",
+    "open_context",
+    "run_parts",
+    "scripted_parts",
+    "settings_of",
+    "step_of",
+]
+
 _CHECKPOINT = re.compile(r"(?P<phase>[a-z_]+)-(?P<step>\d{6})(?P<end>-end)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What an evaluation plays with. ``sandbox`` is the record of where untrusted programs run, if it is known."""
+    """What an evaluation plays with. ``sandbox`` is the record of where untrusted programs run, if it is known, and
+    ``agent`` who plays, where that is a policy with tokens."""
 
     spec: Spec
     task_set: TaskSet
     harness: AgentLoop
     open_session: Opener
     sandbox: Mapping[str, Any] | None = None
+    agent: Agent | None = None
 
     @property
     def tasks(self) -> list[Task]:
@@ -59,45 +78,43 @@ def open_context(config: TrainConfig, reporter: Reporter) -> Iterator[RunContext
 
 def run_parts(
     context: RunContext,
-    checkpoint: Path,
+    checkpoint: Path | None,
     *,
+    task_set: TaskSet,
+    settings: Mapping[str, Any],
     word: str,
     split: str,
-    num_tasks: int,
     temperature: float,
     seed: int,
 ) -> Parts:
-    """A checkpoint of a run as the policy.
+    """A checkpoint of a run as the policy, or a model that no run of ours has trained.
 
     Args:
         context: made from the run's configuration.
-        checkpoint: the folder of one of its checkpoints.
+        checkpoint: the folder of one of its checkpoints; None for the weights that the configuration begins with.
+        task_set: the tasks.
+        settings: of the environment.
         word: how the user named the policy.
         split: of the tasks.
-        num_tasks: the first so many.
         temperature: of sampling; 0 takes the likeliest token each time.
         seed: of the attempts' draws.
 
     Raises:
         StoreError: the checkpoint is damaged.
-        TaskError: there are not so many tasks.
         SamplerError: a negative temperature.
     """
-    found = read_checkpoint(checkpoint)
-    context.model.load_tensors({name: tensor for name, tensor in found.weights.items() if ":" not in name})
-    version = step_of(checkpoint)
+    if checkpoint is None:
+        version, weights = 0, f"{word.strip('/').replace('/', '-')} {_digest(context.model)}"
+    else:
+        found = read_checkpoint(checkpoint)
+        context.model.load_tensors({name: tensor for name, tensor in found.weights.items() if ":" not in name})
+        version, weights = step_of(checkpoint), f"{checkpoint.name} {found.state['sha256']['model.safetensors'][:16]}"
     greedy = temperature == 0.0
     drawn_at = context.config.rl.temperature if greedy else temperature
     engine = LocalEngine(context.model, temperature=drawn_at, version=version)
-    task_set = context.tasks(split, num_tasks)
-    config = context.config
-    settings = {
-        "tasks": config.tasks.model_dump(exclude={"train_tasks"}),
-        "sandbox": config.sandbox.model_dump(include={"wall_s", "cpu_s"}),
-    }
     spec = Spec(
         policy=word,
-        weights=f"{checkpoint.name} {found.state['sha256']['model.safetensors'][:16]}",
+        weights=weights,
         version=version,
         task_set=f"{task_set.id}/{split}",
         settings=settings,
@@ -108,10 +125,28 @@ def run_parts(
     return Parts(
         spec=spec,
         task_set=task_set,
-        harness=context.harness,
+        harness=context.harness.for_evaluation(),
         open_session=lambda task, draws: engine.session(draws, greedy=greedy),  # noqa: ARG005
         sandbox=context.sandbox,
+        agent=context.agent,
     )
+
+
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """What makes two evaluations on the tasks of a configuration the same."""
+    return {
+        "tasks": config.tasks.model_dump(exclude={"train_tasks"}),
+        "sandbox": config.sandbox.model_dump(include={"wall_s", "cpu_s"}),
+    }
+
+
+def _digest(model: Policy) -> str:
+    """Of all weights, by name and byte."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.tensors().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def scripted_parts(
@@ -194,8 +229,8 @@ def find_checkpoint(run: RunFolder, step: str) -> Path:
 
     Args:
         run: the run.
-        step: ``before`` or 0 for the end of the warm start, a number of steps of RL, or ``after`` or nothing for the
-            latest.
+        step: ``before`` or 0 for the end of the warm start, a number of steps of RL (of rounds, in a run of rejection
+            sampling alone), ``rejection-3`` for such a round in any run, or ``after`` or nothing for the latest.
 
     Raises:
         StoreError: there is none for that, with those that there are.
@@ -214,23 +249,25 @@ def find_checkpoint(run: RunFolder, step: str) -> Path:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Steps of RL that made a checkpoint; 0 for one of the warm start."""
+    """Steps of RL, or rounds of rejection sampling, that made a checkpoint; 0 for one of the warm start."""
     match = _CHECKPOINT.fullmatch(checkpoint.name)
     assert match is not None, checkpoint
-    return int(match["step"]) if match["phase"] == PHASES[1] else 0
+    return 0 if match["phase"] == PHASES[0] else int(match["step"])
 
 
 def _fitting(names: Sequence[str], step: str) -> list[str]:
     if step == "before" or (step.isdecimal() and int(step) == 0):
         return [name for name in names if name.startswith(PHASES[0]) and name.endswith("-end")]
-    if not step.isdecimal():
+    last = PHASES[-1] if any(name.startswith(PHASES[-1]) for name in names) else PHASES[-2]
+    phase, dash, number = step.partition("-") if "-" in step else (last, "-", step)
+    if phase not in PHASES or not number.isdecimal():
         return []
-    return [name for name in names if name.removesuffix("-end") == f"{PHASES[1]}-{int(step):06d}"]
+    return [name for name in names if name.removesuffix("-end") == f"{phase}{dash}{int(number):06d}"]
 
 
 def _as_step(name: str) -> str:
     match = _CHECKPOINT.fullmatch(name)
     assert match is not None, name
-    if match["phase"] == PHASES[1]:
-        return str(int(match["step"]))
-    return "before" if match["end"] else name
+    if match["phase"] == PHASES[0]:
+        return "before" if match["end"] else name
+    return str(int(match["step"])) if match["phase"] == PHASES[-1] else f"{match['phase']}-{int(match['step'])}"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from agentrl.errors import RendererError
 
@@ -183,6 +183,27 @@ class Vocabulary:
         if not text:
             return ()
         return tuple(tokenizer.encode(_LONE.sub("\ufffd", text), add_special_tokens=False).ids)
+
+
+class Texts(Sequence[str]):
+    """The text of each id alone, made when it is asked for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return self._vocabulary.num_ids
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return self._vocabulary.decode([index])
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from agentrl.sandbox.pool import Lease, Pool
 from agentrl.sandbox.pooled import PooledBackend
 from agentrl.sandbox.together import Runner, Together
 from agentrl.tasks.bugfix import repo, small, tiny
-from agentrl.tasks.bugfix.candidate import Generator, test_file, test_path
+from agentrl.tasks.bugfix.candidate import Candidate, Generator, test_file, test_path
 from agentrl.tasks.bugfix.environment import BugFixEnvironment, Reward
 from agentrl.tasks.bugfix.report import Style
 from agentrl.tasks.bugfix.validate import (
@@ -43,6 +44,8 @@ Tools = Literal["steps", "shell"]
 Prompt = Callable[[Validated], tuple[Message, ...]]
 
 VERSION = "bugfix-v1"
+PATIENCE = 2000
+"""Programs after which it is clear that none is short enough."""
 SYSTEM_PROMPT = (
     "You repair Python programs. You have four tools: `read` shows a file with line numbers, `test` runs the visible "
     "tests, `edit` replaces one line, and `submit` hands the work in and ends the attempt. Find the bug, change as "
@@ -88,8 +91,11 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
 
 
 @lru_cache(maxsize=16)
-def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, ...], ValidationReport]:
-    """The first tasks of a level's split. The same task always stands at the same index.
+def generate(
+    level: str, split: str, num_tasks: int, longest: int | None = None
+) -> tuple[tuple[Validated, ...], ValidationReport]:
+    """The first tasks of a level's split, of programs of at most ``longest`` lines. The same task always stands at the
+    same index.
 
     Raises:
         TaskError: an unknown level or split, or more tasks than there are different ones.
@@ -100,8 +106,21 @@ def generate(level: str, split: str, num_tasks: int) -> tuple[tuple[Validated, .
     backend = choose(allow_unsafe=True).backend  # the programs are of our own making
     with Pool(backend, limits=Limits(wall_s=5.0, cpu_s=chosen.cpu_s)) as pool:
         validator = Validator(pool, split=known_split, expressible=chosen.expressible, together=chosen.together)
-        found = tuple(itertools.islice(validator.tasks(chosen.candidates(rng)), num_tasks))
+        found = tuple(itertools.islice(validator.tasks(_short(chosen.candidates(rng), longest)), num_tasks))
     return found, validator.report
+
+
+def _short(candidates: Iterator[Candidate], longest: int | None) -> Iterator[Candidate]:
+    """Those of programs with at most so many lines."""
+    shortest, passed = sys.maxsize, 0
+    for candidate in candidates:
+        lines = len(candidate.files[candidate.main_path].splitlines())
+        if longest is None or lines <= longest:
+            yield candidate
+            continue
+        shortest, passed = min(shortest, lines), passed + 1
+        if passed == PATIENCE and shortest > longest:
+            raise TaskError(f"longest_program is {longest}; the shortest program of this level has {shortest} lines")
 
 
 class BugFix:
@@ -123,6 +142,8 @@ class BugFix:
         tools: ``steps`` are ``read``, ``test``, ``edit`` and ``submit``; ``shell`` are ``shell``, an ``edit`` of exact
             text, and ``submit``, for models that know a shell. In a shell every file can be written, and the hidden
             tests decide, whatever the three settings of tests and results say.
+        longest_program: lines of the longest program that is taken; a set of its own, with other tasks than the set
+            without it.
 
     Raises:
         TaskError: an unknown level or split, no tasks, more than there are, a shell for ``tiny``, whose vocabulary
@@ -143,6 +164,7 @@ class BugFix:
         show_results: bool = True,
         on_hack: OnHack = "nothing",
         tools: Tools = "steps",
+        longest_program: int | None = None,
     ) -> None:
         if tools == "shell" and level == "tiny":
             raise TaskError("level tiny has no words for a shell; take the level small or repo")
@@ -153,9 +175,9 @@ class BugFix:
             )
         if num_tasks < 1:
             raise TaskError(f"num_tasks is {num_tasks}; a task set has at least one task")
-        self.id = f"{VERSION}/{level}"
+        self.id = f"{VERSION}/{level}" + ("" if longest_program is None else f"-{longest_program}")
         self.validation: ValidationReport
-        found, self.validation = generate(level, split, num_tasks)
+        found, self.validation = generate(level, split, num_tasks, longest_program)
         self._lease = Lease(pool)
         self._report: Style = report or ("short" if level == "tiny" else "full")
         self._tests_writable = tests_writable
@@ -223,7 +245,7 @@ class BugFix:
         candidate = validated.candidate
         path, text = test_file(candidate, validated.visible)
         return Task(
-            id=f"{VERSION}/{level}/{split}/{index}",
+            id=f"{self.id}/{split}/{index}",
             prompt=self._prompt(level, validated),
             tools=(ShellEnvironment if self._tools == "shell" else BugFixEnvironment).tool_specs(),
             files={**candidate.files, path: text},
