@@ -39,9 +39,17 @@ OTHERS = {
     "tasks.reward": "visible",
     "tasks.on_hack": "zero",
     "warm_start.meddles": None,  # refused unless the tests can be changed; see below
+    "warm_start.data": "chat.jsonl",
+    "warm_start.overlong": "cut",
+    "warm_start.validation": "0.1",
+    "warm_start.patience": None,  # refused without a validation set
+    "rejection.rounds": "3",
+    "rejection.prefer": "shortest",
     "rl.algorithm": "grpo",
     "rl.parameters": None,  # a table, whose numbers are set one by one; see below
     "rl.correction_parameters": None,
+    "rl.top_k": "20",
+    "rl.min_p": "0.05",
     "rl.reduction": "sequence",
     "rl.correction": "token_tis",
     "rl.kl_coef": "0.1",
@@ -50,6 +58,17 @@ OTHERS = {
     "rl.entropy_target": None,  # refused beside a fixed coefficient
     "rl.separate_critic": None,  # refused without a critic
     "rl.critic_warmup": None,
+    "tasks.longest_program": "8",
+    "model.name": "Qwen/Qwen3-0.6B",
+    "hf.dtype": "bfloat16",
+    "hf.device": "cpu",
+    "hf.attention": "masked",
+    "hf.lora_targets": "q_proj,v_proj",
+    "hf.lora_rank": "8",
+    "harness.system_prompt": None,  # TinyAgent has no words for it
+    "harness.compaction": None,
+    "harness.malformed": "end",
+    "harness.malformed_penalty": None,  # refused unless it is asked for
     "sandbox.require": "landlock",
 }
 

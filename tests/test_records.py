@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,16 @@ def nodes(draw: st.DrawFn) -> Node:
     context = tuple(draw(st.lists(st.integers(0, 99), max_size=3)))
     parent = draw(st.none() | st.integers(0, 3))
     message = draw(MESSAGES)
+    supports = st.sets(st.integers(0, 99), max_size=3)
+    support = tuple(tuple(sorted(draw(supports) | {token})) for token in ids) if draw(st.booleans()) else ()
     return Node(
-        parent=parent, message=message, context_ids=context, sampled_ids=ids, logprobs=logprobs, versions=versions
+        parent=parent,
+        message=message,
+        context_ids=context,
+        sampled_ids=ids,
+        logprobs=logprobs,
+        versions=versions,
+        support=support,
     )
 
 
@@ -144,3 +153,14 @@ def test_a_damaged_file_is_an_error_and_not_a_shorter_run(tmp_path: Path) -> Non
     write_lines(path, '{"schema": 1, "traces": 2}', json.dumps(trace_to_json(ONE)))
     with pytest.raises(StoreError, match="1 traces where its header promises 2"):
         list(read_traces(path))
+
+
+def test_a_support_is_written_only_where_there_is_one():
+    message = Message(role="assistant")
+    sampled = {"sampled_ids": (4, 7), "logprobs": (-0.5, -0.1), "versions": (0, 0)}
+    drawn = Node(parent=None, message=message, **sampled)
+    cut = Node(parent=0, message=message, **sampled, support=((4, 9), (7,)))
+    written = trace_to_json(replace(ONE, nodes=(drawn, cut)))
+    assert "support" not in written["nodes"][0]
+    assert written["nodes"][1]["support"] == [[4, 9], [7]]
+    assert trace_from_json(json.loads(json.dumps(written))).nodes == (drawn, cut)

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from agentrl.errors import SamplerError, ScorerError
-from agentrl.types import Completion, Fault, Group, Message, Node, Score, Stop, Task, Trace
+from agentrl.types import Completion, Fault, Group, Message, Node, Sampling, Score, Stop, Task, Trace
 
 
 def node(parent, role="assistant", sampled=()):
@@ -36,6 +36,54 @@ def test_a_logprob_that_no_sampler_can_report_is_refused_with_its_position(logpr
 def test_lists_of_unequal_length_are_refused_and_never_cut(logprobs, versions):
     with pytest.raises(SamplerError, match="2 sampled ids"):
         Completion(token_ids=(5, 2), logprobs=logprobs, versions=versions, finish_reason="length")
+
+
+def completion(support):
+    return Completion(token_ids=(5, 2), logprobs=(-0.5, 0.0), versions=(0, 0), finish_reason="stop", support=support)
+
+
+@pytest.mark.parametrize("support", [(), ((5,), (2,)), ((0, 5, 9), (1, 2))])
+def test_a_token_is_one_of_those_that_could_be_drawn(support):
+    assert completion(support).support == support
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        (((5,),), "2 sampled ids and 1 supports"),
+        (((5,), (2,), (3,)), "2 sampled ids and 3 supports"),
+        (((5,), (1, 3)), "token 2 at sampled position 1 is not among the 2 ids"),
+        (((5,), (0, 1)), "token 2 at sampled position 1 is not among"),
+        (((5,), ()), "support at sampled position 1 is not a tuple of ids"),
+        (((5, 1), (2,)), "support at sampled position 0 .* ascending order"),
+        (((5, 5), (2,)), "each once"),
+        (((-1, 5), (2,)), "ids >= 0"),
+        (([5], (2,)), "is not a tuple"),
+    ],
+)
+def test_a_support_that_no_sampler_can_have_drawn_from_is_refused(support, message):
+    with pytest.raises(SamplerError, match=message):
+        completion(support)
+
+
+def test_nothing_is_truncated_unless_it_is_asked_for():
+    assert Sampling() == Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
+    assert not Sampling(temperature=0.3).truncates
+    assert all(Sampling(**rule).truncates for rule in ({"top_p": 0.99}, {"top_k": 1}, {"min_p": 0.001}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("temperature", value) for value in (0.0, -1.0, math.inf, math.nan)),
+        *(("top_p", value) for value in (0.0, 1.01, -0.5, math.nan)),
+        *(("top_k", value) for value in (-1, 2.5)),
+        *(("min_p", value) for value in (-0.1, 1.5, math.nan)),
+    ],
+)
+def test_a_distribution_that_cannot_be_sampled_is_refused_by_its_field_and_value(field, value):
+    with pytest.raises(SamplerError, match=f"^{field} is {value}; it must be"):
+        Sampling(**{field: value})
 
 
 @pytest.mark.parametrize("field", [{"value": math.nan}, {"value": 1.0, "weight": math.inf}])

@@ -26,6 +26,7 @@ from agentrl.settings import (
     AlgorithmName,
     CorrectionName,
     EvalConfig,
+    HarnessConfig,
     HuggingFaceConfig,
     ModelConfig,
     RejectionConfig,
@@ -40,6 +41,7 @@ __all__ = [
     "AlgorithmName",
     "CorrectionName",
     "EvalConfig",
+    "HarnessConfig",
     "HuggingFaceConfig",
     "ModelConfig",
     "RejectionConfig",
@@ -65,7 +67,7 @@ LONGEST_PROMPT = 64
 class TrainConfig(Section):
     """Everything that a training run depends on."""
 
-    recipe: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of the experiment")
+    recipe: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9.-]*$", description="name of the experiment")
     seed: int = Field(default=0, ge=0, lt=2**63, description="root of every random number of the run")
     tasks: TasksConfig = TasksConfig()
     model: ModelConfig = ModelConfig()
@@ -74,6 +76,7 @@ class TrainConfig(Section):
     rejection: RejectionConfig = RejectionConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
+    harness: HarnessConfig = HarnessConfig()
     sandbox: SandboxConfig = SandboxConfig()
 
     @model_validator(mode="after")
@@ -102,6 +105,28 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _tiny_agent_knows_the_words_of_the_harness(self) -> Self:
+        for key, value, right in (
+            ("system_prompt", self.harness.system_prompt, ""),
+            ("compaction", self.harness.compaction, "none"),
+        ):
+            if self.model.is_tiny and value != right:
+                raise ValueError(
+                    f"harness.{key} {value!r}: TinyAgent has no words for it; set it to {right!r}, or model.name to "
+                    "another model"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _a_reply_may_have_what_is_reserved(self) -> Self:
+        if self.harness.reserve > self.tasks.max_reply:
+            raise ValueError(
+                f"harness.reserve {self.harness.reserve}: a reply has at most {self.tasks.max_reply} tokens "
+                f"(tasks.max_reply); set harness.reserve to {self.tasks.max_reply} or less"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _who_meddles_can(self) -> Self:
         if self.warm_start.meddles and not self.tasks.tests_writable:
             raise ValueError(
@@ -123,8 +148,15 @@ class TrainConfig(Section):
 
 def recipe_names() -> tuple[str, ...]:
     """The names of the recipes that come with the package, sorted."""
+    return tuple(sorted(_recipes()))
+
+
+def _recipes() -> dict[str, str]:
+    """The module of each recipe by the recipe's name."""
     package = importlib.import_module("agentrl.recipes")
-    return tuple(sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(package.__path__)))
+    named = {module: name for name, module in package.FILES.items()}
+    modules = [found.name for found in pkgutil.iter_modules(package.__path__)]
+    return {named.get(module, module.replace("_", "-")): module for module in modules}
 
 
 def load_recipe(name: str) -> TrainConfig:
@@ -135,13 +167,14 @@ def load_recipe(name: str) -> TrainConfig:
     """
     if name.endswith(".toml"):
         return read_toml(Path(name))
-    names = recipe_names()
-    if name not in names:
+    found = _recipes()
+    if name not in found:
+        names = sorted(found)
         raise ConfigError(
             f"there is no recipe {name!r}; {nearest(name, names)}the recipes are {', '.join(names) or 'none yet'}, "
             "or give the path of a .toml file"
         )
-    module = importlib.import_module(f"agentrl.recipes.{name.replace('-', '_')}")
+    module = importlib.import_module(f"agentrl.recipes.{found[name]}")
     config = module.config()
     if not isinstance(config, TrainConfig):
         raise ConfigError(f"recipe {name!r}: config() returned a {type(config).__name__}; return a TrainConfig")

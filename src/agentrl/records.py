@@ -9,7 +9,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,14 @@ def trace_to_json(trace: Trace) -> dict[str, Any]:
     Raises:
         StoreError: anything else there, naming the trace, the place and the value.
     """
-    plain: dict[str, Any] = _plain(asdict(trace), f"trace {trace.id!r}")
+    bare = replace(trace, nodes=tuple(replace(node, support=()) for node in trace.nodes))
+    plain: dict[str, Any] = _plain(asdict(bare), f"trace {trace.id!r}")
+    for node, written in zip(trace.nodes, plain["nodes"], strict=True):  # apart: many numbers, and most nodes have none
+        del written["support"]
+        if node.support:
+            written["support"] = [list(ids) for ids in node.support]
+        if not node.copied:
+            del written["copied"]
     return plain
 
 
@@ -92,7 +99,9 @@ def _header(path: Path, line: str) -> Mapping[str, Any]:
 
 def _node(data: Mapping[str, Any]) -> Node:
     tokens = {name: tuple(data[name]) for name in ("context_ids", "sampled_ids", "logprobs", "versions")}
-    return Node(parent=data["parent"], message=_message(data["message"]), **tokens)
+    support = tuple(tuple(ids) for ids in data.get("support", ()))
+    copied = data.get("copied", False)
+    return Node(parent=data["parent"], message=_message(data["message"]), support=support, copied=copied, **tokens)
 
 
 def _message(data: Mapping[str, Any]) -> Message:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.catalogue import CORRECTIONS, check_parameters, entry
 from agentrl.errors import ConfigError
+from agentrl.types import Sampling
 
 
 class Section(BaseModel):
@@ -24,6 +25,9 @@ class TasksConfig(Section):
     name: Literal["bugfix"] = Field(default="bugfix", description="task set")
     level: Literal["tiny", "small", "repo"] = Field(default="tiny", description="size of the programs")
     train_tasks: int = Field(default=2000, ge=1, description="distinct training tasks to draw groups from")
+    longest_program: int | None = Field(
+        default=None, ge=2, description="lines of the longest program that is taken; unset: all"
+    )
     max_turns: int = Field(default=6, ge=1, description="replies that the policy may give in one attempt")
     max_reply: int = Field(default=20, ge=2, description="tokens that one reply may have")
     report: Literal["short", "full"] = Field(default="short", description="how much a test run tells")
@@ -84,7 +88,7 @@ class ModelConfig(Section):
 
 
 class HuggingFaceConfig(Section):
-    """How a Hugging Face model is loaded and trained; unused where TinyAgent is."""
+    """How a Hugging Face model is loaded and trained; where TinyAgent is, micro_batch_tokens alone is used."""
 
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the weights")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda where there is one")
@@ -92,6 +96,11 @@ class HuggingFaceConfig(Section):
         default="auto", description="of training: fused on the CPU, masked anywhere; auto takes the faster"
     )
     gradient_checkpointing: bool = Field(default=False, description="compute layers again instead of keeping them")
+    micro_batch_tokens: int = Field(
+        default=8192,
+        ge=1,
+        description="tokens that are trained at once; a larger group stands alone; see `agentrl plan-memory`",
+    )
     lora_rank: int = Field(default=0, ge=0, description="rank of the adapters that are trained; 0 trains all weights")
     lora_alpha: float = Field(default=32.0, gt=0, description="adapters are scaled by lora_alpha / lora_rank")
     lora_targets: tuple[str, ...] = Field(
@@ -148,7 +157,7 @@ class WarmStartConfig(Section):
 
     @model_validator(mode="after")
     def _a_task_fits_into_a_step(self) -> Self:
-        if self.batch_size < self.demonstrations:
+        if self.data is None and self.batch_size < self.demonstrations:
             raise ValueError(
                 f"batch_size {self.batch_size} with demonstrations {self.demonstrations}: those of a task are trained "
                 f"in one step; set batch_size to {self.demonstrations} or more"
@@ -319,6 +328,13 @@ class RlConfig(Section):
         default=0, ge=0, description="first steps, in which the critic learns and the policy does not"
     )
     temperature: float = Field(default=1.0, gt=0, description="sampling temperature of training attempts")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="sample from the likeliest tokens with this probability together; 1: all"
+    )
+    top_k: int = Field(default=0, ge=0, description="sample from so many of the likeliest tokens; 0: all")
+    min_p: float = Field(
+        default=0.0, ge=0, le=1, description="sample from tokens with this share of the likeliest one's probability"
+    )
     final_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of the learning rate that is left at the last step"
     )
@@ -326,6 +342,17 @@ class RlConfig(Section):
     eval_every: int = Field(default=25, ge=0, description="steps between small evaluations; 0 for none")
     checkpoint_every: int = Field(default=25, ge=1, description="steps between checkpoints")
     traces_every: int = Field(default=10, ge=1, description="steps between those whose attempts are stored")
+    parity_every: int = Field(
+        default=25,
+        ge=0,
+        description="steps between those whose metrics say in full how far trainer and sampler are apart; the first "
+        "step does too, with 0 it alone",
+    )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
     @model_validator(mode="after")
     def _parameters_fit_the_algorithm(self) -> Self:
@@ -406,6 +433,49 @@ def _check(owner: str, known: Mapping[str, float], given: Mapping[str, float]) -
         check_parameters(owner, known, given)
     except ConfigError as error:
         raise ValueError(str(error)) from error
+
+
+class HarnessConfig(Section):
+    """What the agent loop allows beside turns and tokens, in training and evaluation alike: time, and what is done
+    where the context is full or a call is malformed."""
+
+    system_prompt: str = Field(
+        default="", description="system message in place of the tasks' own; empty leaves tasks as they are"
+    )
+    reserve: int = Field(default=1, ge=1, description="tokens that must be left before a reply is asked for")
+    call_s: float = Field(
+        default=30.0, gt=0, description="deadline of one tool call in seconds; whoever misses it is broken"
+    )
+    tool_s: float = Field(default=3600.0, gt=0, description="time of all tool calls of an attempt, in seconds")
+    total_s: float = Field(
+        default=14400.0, gt=0, description="time of a whole attempt in seconds, waiting for the sampler included"
+    )
+    compaction: Literal["none", "drop_results", "summarize"] = Field(
+        default="none", description="what makes room in a full context; none ends the attempt"
+    )
+    fill: float = Field(
+        default=0.5, gt=0, le=1, description="share of the context that may be filled after results were dropped"
+    )
+    summary: int = Field(default=512, ge=1, description="tokens of a summary; replies leave room for it")
+    malformed: Literal["answer", "end", "penalise"] = Field(
+        default="answer", description="a malformed call is answered with what is wrong, ends the attempt, or costs too"
+    )
+    malformed_penalty: float = Field(
+        default=0.0, ge=0, description="taken off the reward for each malformed call, in training"
+    )
+
+    @model_validator(mode="after")
+    def _a_penalty_is_asked_for(self) -> Self:
+        if self.malformed == "penalise" and not self.malformed_penalty:
+            raise ValueError(
+                "malformed penalise with malformed_penalty 0: nothing is taken; set malformed_penalty to 0.1"
+            )
+        if self.malformed == "answer" and self.malformed_penalty:
+            raise ValueError(
+                f"malformed_penalty {self.malformed_penalty:g} with malformed answer, which takes nothing; set "
+                "malformed to penalise, or to end, which may take something too"
+            )
+        return self
 
 
 class EvalConfig(Section):

@@ -10,6 +10,7 @@ Entry ``t`` of every per-token sequence describes ``token_ids[t]``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +28,7 @@ class Stop(StrEnum):
     MAX_TURNS = "max_turns"
     CONTEXT_FULL = "context_full"
     MAX_TOKENS = "max_tokens"
+    TOOL_TIME = "tool_time"
     TIMEOUT = "timeout"
     MALFORMED = "malformed"
     ERROR = "error"
@@ -88,22 +90,63 @@ class Task:
     split: str = "train"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How a token is drawn: which are kept, and how sharp their distribution is.
+
+    Attributes:
+        temperature: divides the logits, above 0.
+        top_p: keeps the likeliest tokens that together have this probability, in (0, 1]; 1 keeps all.
+        top_k: keeps so many of the likeliest tokens; 0 keeps all.
+        min_p: keeps the tokens with at least this share of the likeliest one's probability, in [0, 1]; 0 keeps all.
+
+    Raises:
+        SamplerError: a value outside its bounds.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.temperature < math.inf:
+            raise SamplerError(f"temperature is {self.temperature}; it must be above 0 (a greedy session has no draws)")
+        if not 0.0 < self.top_p <= 1.0:
+            raise SamplerError(f"top_p is {self.top_p}; it must be above 0 and at most 1, which keeps every token")
+        if not isinstance(self.top_k, int) or self.top_k < 0:
+            raise SamplerError(f"top_k is {self.top_k}; it must be a whole number, 0 to keep every token")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise SamplerError(f"min_p is {self.min_p}; it must be between 0, which keeps every token, and 1")
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens cannot be drawn."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """One reply of a sampler: ids, the log-probability of each under the distribution it was drawn from,
     and the policy version that produced each.
 
+    ``support`` is empty when the whole vocabulary could be drawn. Of a sampler that truncates it has, for each token,
+    the ids that could be drawn in its place, ascending, itself among them.
+
     Raises:
-        SamplerError: lists of unequal length, or a log-probability that is missing, NaN or positive.
+        SamplerError: lists of unequal length, a log-probability that is missing, NaN or positive, or a token that is
+            not in its support.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     finish_reason: Literal["stop", "length", "abort"]
+    support: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         check_sampled("completion", self.token_ids, self.logprobs, self.versions)
+        check_support("completion", self.token_ids, self.support)
 
 
 def check_sampled(owner: str, token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
@@ -125,12 +168,40 @@ def check_sampled(owner: str, token_ids: Sequence[int], logprobs: Sequence[float
             )
 
 
+def check_support(owner: str, token_ids: Sequence[int], support: Sequence[tuple[int, ...]]) -> None:
+    """Refuse a support that a sampler cannot have drawn these tokens from. An empty one is the whole vocabulary.
+
+    Raises:
+        SamplerError: naming ``owner``, the position and the token.
+    """
+    if not support:
+        return
+    if len(support) != len(token_ids):
+        raise SamplerError(
+            f"{owner}: {len(token_ids)} sampled ids and {len(support)} supports; there must be one per sampled token, "
+            "or none at all where the whole vocabulary could be drawn"
+        )
+    for position, (token, ids) in enumerate(zip(token_ids, support, strict=True)):
+        if tuple(sorted(set(ids))) != ids or ids[:1] < (0,):
+            raise SamplerError(
+                f"{owner}: the support at sampled position {position} is not a tuple of ids >= 0 in ascending order, "
+                "each once"
+            )
+        place = bisect_left(ids, token)
+        if place == len(ids) or ids[place] != token:
+            raise SamplerError(
+                f"{owner}: token {token} at sampled position {position} is not among the {len(ids)} ids of its "
+                "support; the sampler must report the ids that it drew from"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One message's span of a trace: ``context_ids`` were given to the policy, ``sampled_ids`` came from it.
 
     No mask is stored, so a mask cannot disagree with the tokens. ``parent`` is the index of the node
-    that this one continues (None for a root).
+    that this one continues (None for a root). ``support`` is that of the `Completion`. ``copied`` is true of a message
+    that an earlier branch has told and this one lays again, whole or shortened; its ids are context here.
     """
 
     parent: int | None
@@ -139,6 +210,8 @@ class Node:
     sampled_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
+    support: tuple[tuple[int, ...], ...] = ()
+    copied: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,7 +287,12 @@ class Trace:
     @property
     def num_turns(self) -> int:
         """Replies that the policy gave."""
-        return sum(1 for node in self.nodes if node.message.role == "assistant")
+        return sum(1 for node in self.events if node.message.role == "assistant")
+
+    @property
+    def events(self) -> tuple[Node, ...]:
+        """What happened, each thing once: the nodes without those that lay a branch's messages again."""
+        return tuple(node for node in self.nodes if not node.copied)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +321,8 @@ class Sample:
     What is empty is absent. ``returns`` are the targets of a value function, and ``values`` what it said before the
     step, both read where ``value`` has a weight. ``reference_logprobs`` are those of the policy that a KL term pulls
     to, ``old_logprobs`` those of the policy before the step where it is not the sampler, and ``importance`` a factor
-    of each token's policy loss.
+    of each token's policy loss. ``support`` has the ids that each token was drawn from, None where that is the whole
+    vocabulary and at context; all log-probabilities of a token with a support are over it.
     """
 
     token_ids: tuple[int, ...]
@@ -258,3 +337,4 @@ class Sample:
     reference_logprobs: tuple[float | None, ...] = ()
     old_logprobs: tuple[float | None, ...] = ()
     importance: tuple[float, ...] = ()
+    support: tuple[tuple[int, ...] | None, ...] = ()

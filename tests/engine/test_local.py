@@ -14,7 +14,7 @@ from agentrl.errors import SamplerError
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, pack
 from agentrl.train.scoring import score_tokens
-from agentrl.types import Completion, Sample
+from agentrl.types import Completion, Sample, Sampling
 
 VOCABULARY = 12
 STOP = frozenset((0,))
@@ -98,7 +98,7 @@ def gap(model, plans, played, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_right_after_publication_the_trainer_agrees_with_the_sampler(temperature):
     model = make_model()
-    played = play(LocalEngine(model, temperature=temperature), PLANS)
+    played = play(LocalEngine(model, sampling=Sampling(temperature=temperature)), PLANS)
     assert gap(model, PLANS, played, temperature) < 1e-5
     # Negative controls: another temperature and other weights are noticed.
     assert gap(model, PLANS, played, temperature + 0.1) > 1e-3
@@ -187,7 +187,11 @@ def test_every_context_token_is_computed_once_or_shared():
 def test_tokens_come_with_the_probabilities_of_the_model(temperature):
     model = make_model()
     draws = 4000
-    played = play(LocalEngine(model, temperature=temperature), {s: [(1, 2, 3)] for s in range(draws)}, max_tokens=1)
+    played = play(
+        LocalEngine(model, sampling=Sampling(temperature=temperature)),
+        {s: [(1, 2, 3)] for s in range(draws)},
+        max_tokens=1,
+    )
     counts = np.bincount([reply.token_ids[0] for (reply,) in played.values()], minlength=VOCABULARY)
     probe = to_sample(0, [(1, 2, 3)], played[0])
     with torch.no_grad():
@@ -267,7 +271,7 @@ def test_what_cannot_be_sampled_is_refused_in_words():
     assert "97 tokens leaves no room in the context of 96" in refused(engine, (1,) * 97)
     assert "96 tokens leaves no room" in refused(engine, (1,) * 96)
     with pytest.raises(SamplerError, match=r"temperature is 0\.0"):
-        LocalEngine(make_model(), temperature=0.0)
+        LocalEngine(make_model(), sampling=Sampling(temperature=0.0))
     play(engine, PLANS)  # none of this has broken the engine
 
 

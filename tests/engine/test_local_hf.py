@@ -24,6 +24,7 @@ from transformers import (
 from agentrl.engine.local import LocalEngine
 from agentrl.policy import cache
 from agentrl.policy.hf import HuggingFacePolicy
+from agentrl.types import Sampling
 
 SIZES = {
     "vocab_size": 40,
@@ -120,7 +121,7 @@ def test_sampled_logprobs_are_those_of_the_models_own_forward_pass(config, few_s
         monkeypatch.setattr(cache, "MAX_SCORES", 1)
     plain = drawn(config)
     policy = HuggingFacePolicy(deepcopy(plain))
-    played = play(LocalEngine(policy, temperature=0.8), PLANS)
+    played = play(LocalEngine(policy, sampling=Sampling(temperature=0.8)), PLANS)
     assert largest_gap(plain, PLANS, played, 0.8) < 1e-9
     # Negative controls: other weights and another temperature are noticed.
     assert largest_gap(plain, PLANS, played, 0.9) > 1e-3

@@ -158,6 +158,37 @@ def test_a_broken_trace_is_refused_although_it_would_not_be_trained():
         samples(make_trace([TWO_TURNS.nodes[0], broken]), None)
 
 
+CUT = replace(
+    TWO_TURNS,
+    nodes=(
+        *TWO_TURNS.nodes[:1],
+        replace(TWO_TURNS.nodes[1], support=((4, 8), (2, STOP_ID))),
+        *TWO_TURNS.nodes[2:],
+    ),
+)
+"""The first reply was drawn with top-k 2, the second without."""
+
+
+def test_what_a_token_was_drawn_from_goes_along_with_it():
+    (sample,) = samples(CUT, 0.5)
+    # prompt 1 2, header 3, reply 4 9, tool result 5 6, header 3, reply 7 9
+    assert sample.support == (None, None, None, (4, 8), (2, 9), None, None, None, None, None)
+    assert samples(TWO_TURNS, 0.5)[0].support == ()
+    assert samples(CUT, 0.5, imitate=True)[0].support == sample.support
+    # The likelihood of a demonstration is over the whole vocabulary.
+    assert samples(CUT, None, objective="ce")[0].support == ()
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [(((4, 8),), "2 sampled ids and 1 supports"), (((5, 8), (STOP_ID,)), "token 4 at sampled position 0 is not among")],
+)
+def test_a_support_that_a_token_was_not_drawn_from_is_refused_by_the_name_of_the_trace(support, message):
+    nodes = [TWO_TURNS.nodes[0], replace(TWO_TURNS.nodes[1], support=support)]
+    with pytest.raises(TrainerError, match=f"trace 't1', node 1: {message}"):
+        samples(make_trace(nodes), 0.5)
+
+
 @pytest.mark.parametrize("advantage", [math.nan, math.inf])
 def test_a_credit_that_is_no_number_is_refused_by_name(advantage):
     with pytest.raises(TrainerError, match="trace 't1': advantage"):
@@ -174,7 +205,9 @@ def traces(draw):
         context = range(next_id, next_id + num_context)
         sampled = range(next_id + num_context, next_id + num_context + num_sampled)
         next_id = sampled.stop
-        nodes.append(sampled_node(parent, context, sampled, version=draw(st.integers(0, 3))))
+        node = sampled_node(parent, context, sampled, version=draw(st.integers(0, 3)))
+        cut = draw(st.booleans())
+        nodes.append(replace(node, support=tuple((token, token + 1) for token in sampled) if cut else ()))
     return make_trace(nodes, stop=draw(st.sampled_from(list(Stop))))
 
 
@@ -207,17 +240,17 @@ def test_each_sample_is_one_branch_id_for_id(trace):
 @given(traces())
 def test_every_list_agrees_with_the_mask_and_the_node(trace):
     source = {
-        token: (logprob, version)
+        token: (logprob, version, support)
         for node in trace.nodes
-        for token, logprob, version in zip(node.sampled_ids, node.logprobs, node.versions, strict=True)
+        for token, logprob, version, support in zip(
+            node.sampled_ids, node.logprobs, node.versions, node.support or [None] * len(node.sampled_ids), strict=True
+        )
     }
     for sample in samples(trace, 0.25):
-        rows = zip(
-            sample.token_ids, sample.weights["pg"], sample.logprobs, sample.advantages, sample.versions, strict=True
-        )
-        for token, weight, logprob, advantage, version in rows:
-            expected = (*source[token], 0.25) if weight else (None, None, 0.0)
-            assert (logprob, version, advantage) == expected
+        supports = sample.support or (None,) * len(sample.token_ids)
+        columns = (sample.weights["pg"], sample.logprobs, sample.versions, supports, sample.advantages)
+        for token, weight, *found in zip(sample.token_ids, *columns, strict=True):
+            assert tuple(found) == ((*source[token], 0.25) if weight else (None, None, None, 0.0))
 
 
 @settings(deadline=None)

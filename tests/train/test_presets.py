@@ -77,6 +77,38 @@ def test_cuts_order_and_poison_change_nothing(name):
     assert torch.equal(again, slope)
 
 
+def cut(sample, seed):
+    """Most trained tokens drawn from a part of the vocabulary; what stands at the others may be anything."""
+    rng = random.Random(f"{seed}/{sample.trace_id}")
+    drawn = [tuple(sorted({token, *rng.sample(range(12), 4)})) for token in sample.token_ids]
+    trained = sample.weights["pg"]
+    support = tuple((ids if rng.random() < 0.8 else None) if w else None for ids, w in zip(drawn, trained, strict=True))
+    return replace(sample, support=support)
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "grpo", "dapo", "gspo", "cispo", "gigpo by group"])
+def test_neither_where_tokens_were_drawn_from_a_part_of_the_vocabulary(name):
+    loss = PolicyGradient(SENTENCES[name])
+    _, slope_of_plain = gradient(step(), loss)
+    samples = [cut(sample, 0) for sample in step()]
+    whole, slope = gradient(samples, loss)
+    assert (slope - slope_of_plain).abs().max() > 1e-3 * slope.abs().max()
+    mixed = [*samples[:3], *step()[3:]]  # supports in the first group only
+    for given, (expected, reference) in ((samples, (whole, slope)), (mixed, gradient(mixed, loss))):
+        largest = reference.abs().max().item()
+        for again, max_tokens in ((given, 1), (given, 40), (shuffled(given), 10_000), (shuffled(given), 30)):
+            value, found = gradient(again, loss, max_tokens=max_tokens)
+            assert abs(value - expected) <= TOLERANCE * max(abs(expected), largest)
+            assert (found - reference).abs().max().item() <= TOLERANCE * largest
+    junk = [
+        replace(s, support=tuple(ids if w else (10**9,) for ids, w in zip(s.support, s.weights["pg"], strict=True)))
+        for s in samples
+    ]
+    value, found = gradient(junk, loss)
+    assert value == whole
+    assert torch.equal(found, slope)
+
+
 def test_a_mean_of_each_micro_batch_is_noticed():
     chosen = preset("grpo")
 

@@ -43,6 +43,13 @@ class Bigrams(Policy):
         hidden_KD = self.rows(batch.token_ids_M.index_select(0, batch.predictor_K))
         return Output(hidden_KD=hidden_KD, projection_VD=self.out.weight, bias_V=self.out.bias)
 
+    @property
+    def context(self):
+        return 32
+
+    def advance(self, ids_M, previous_ids_M, positions_M, attend, last_B):
+        return self.out(self.rows(ids_M[last_B]))
+
 
 def test_entropies_carry_a_gradient_only_where_it_is_asked_for():
     model = TinyTransformer(SHAPE, seed=0)

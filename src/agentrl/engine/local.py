@@ -11,6 +11,7 @@ as a wave with a cache of its own.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,8 @@ from agentrl.engine.random import uniforms
 from agentrl.errors import SamplerError
 from agentrl.policy.base import Policy
 from agentrl.policy.cache import ConversationCache, Slot
-from agentrl.types import Completion
+from agentrl.train.truncation import kept
+from agentrl.types import Completion, Sampling
 
 
 @dataclass
@@ -58,6 +60,7 @@ class _Request:
     future: asyncio.Future[Completion]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    support: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> Literal["stop", "length"] | None:
@@ -116,14 +119,13 @@ class LocalEngine:
 
     Args:
         model: the policy whose weights are sampled as they are at the beginning of each round.
-        temperature: divides the logits; log-probabilities are those of the distribution after division.
+        sampling: how tokens are drawn; log-probabilities are those of the distribution that it leaves, and where it
+            truncates, each token comes with the ids that it was drawn from.
     """
 
-    def __init__(self, model: Policy, *, temperature: float = 1.0, version: int = 0) -> None:
-        if not temperature > 0:
-            raise SamplerError(f"temperature is {temperature}; it must be above 0")
+    def __init__(self, model: Policy, *, sampling: Sampling = Sampling(), version: int = 0) -> None:  # noqa: B008
         self.model = model
-        self.temperature = temperature
+        self.sampling = sampling
         self.stats = EngineStats()
         self._version = version
         self._open: set[LocalSession] = set()
@@ -223,8 +225,7 @@ class LocalEngine:
             for request in finished:
                 self._finish(request)
             self.stats.seconds += time.perf_counter() - started
-            if finished:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # replies are handed out, and deadlines of those who wait are kept
             requests, started = [request for request in live if request.session in self._open], time.perf_counter()
             if not requests:
                 return
@@ -238,6 +239,8 @@ class LocalEngine:
         for request in requests:
             session = request.session
             wanted = len(session.token_ids) + len(request.context_ids)
+            if request.future.done():  # its caller has given up
+                continue
             if wanted >= room:
                 request.future.set_exception(
                     SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}")
@@ -255,9 +258,9 @@ class LocalEngine:
         )
         going_on = [request for request in requests if request.session.wave is not None]
         for wave, members in _by_wave(going_on):
-            kept = wave.cache.keep([request.session.slot for request in members])
+            moved = wave.cache.keep([request.session.slot for request in members])
             wave.members = {request.session for request in members}
-            for request, slot in zip(members, kept, strict=True):
+            for request, slot in zip(members, moved, strict=True):
                 request.session.slot = slot
         parts = [self._advance(going_on)] if going_on else []
         opening = [request for request in requests if request.session.wave is None]
@@ -307,7 +310,12 @@ class LocalEngine:
         seeds = np.array([request.session.seed for request in requests], dtype=np.uint64)
         positions = np.array([request.session.num_drawn for request in requests], dtype=np.uint64)
         uniform_B = torch.from_numpy(uniforms(seeds, positions)).to(logits_BV.device)
-        logprobs_BV = (logits_BV / self.temperature).log_softmax(-1)
+        scaled_BV = logits_BV / self.sampling.temperature
+        if self.sampling.truncates:
+            kept_BV = kept(scaled_BV, self.sampling)
+            scaled_BV = scaled_BV.masked_fill(~kept_BV, -math.inf)
+            _note_support(requests, kept_BV)
+        logprobs_BV = scaled_BV.log_softmax(-1)
         cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
         drawn_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None], right=True).squeeze(-1)
         greedy_B = torch.tensor([request.session.greedy for request in requests], device=logits_BV.device)
@@ -330,6 +338,7 @@ class LocalEngine:
             logprobs=tuple(request.logprobs),
             versions=(self._version,) * len(request.token_ids),
             finish_reason=reason,
+            support=tuple(request.support),
         )
         if not request.future.done():
             request.future.set_result(completion)
@@ -348,6 +357,13 @@ def _by_wave(requests: Sequence[_Request]) -> Iterator[tuple[_Wave, list[_Reques
     for wave, members in groupby(requests, key=lambda request: request.session.wave):
         assert wave is not None, "the conversation has been laid out"
         yield wave, list(members)
+
+
+def _note_support(requests: Sequence[_Request], kept_BV: Tensor) -> None:
+    """Give each request the ids that its next token is drawn from."""
+    ids_S = kept_BV.nonzero()[:, 1].cpu()
+    for request, ids in zip(requests, torch.split(ids_S, kept_BV.sum(1).tolist()), strict=True):
+        request.support.append(tuple(ids.tolist()))
 
 
 def _as_sampler_error(error: Exception) -> SamplerError:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
 
 from agentrl.algorithms.entropy import AdaptiveEntropy
 from agentrl.algorithms.presets import Critic, Preset
@@ -15,14 +19,16 @@ from agentrl.metrics import merge
 from agentrl.policy.base import Policy
 from agentrl.train.correct import with_correction
 from agentrl.train.critic import only_value_head, with_critic
-from agentrl.train.losses import KlTerm, PolicyGradient, critic_alone
+from agentrl.train.losses import KlTerm, Loss, PolicyGradient, critic_alone
 from agentrl.train.packing import trained_places
+from agentrl.train.parity.case import Weights
+from agentrl.train.parity.check import rescore
+from agentrl.train.parity.figures import Figures, tolerance_of
+from agentrl.train.parity.watch import Watch
 from agentrl.train.scoring import score_samples, with_reference
 from agentrl.train.trainer import Trainer
+from agentrl.train.truncation import check_reported
 from agentrl.types import Sample
-
-LOGPROB_TOLERANCE = 1e-3
-"""Largest gap in nats between trainer and sampler on tokens just sampled (they differ by rounding, about 1e-6)."""
 
 Row = dict[str, float | None]
 
@@ -37,6 +43,7 @@ class Learner:
         critic: the trainer of a critic that is a network of its own; None for a value head of the policy.
         reference: what a KL term pulls towards.
         entropy_coef: where an adaptive entropy bonus goes on from.
+        earlier: names and weights that the sampler may have in the place of the policy's, for an error that says so.
         seed: root of the draws of which groups share an optimizer step.
     """
 
@@ -49,11 +56,12 @@ class Learner:
         critic: Trainer | None = None,
         reference: Policy | None = None,
         entropy_coef: float = 0.0,
+        earlier: Callable[[], Iterable[tuple[str, Weights]]] = tuple,
         seed: int = 0,
     ) -> None:
         self.trainer, self.critic = trainer, critic
         self.algorithm, self.settings, self.seed = algorithm, settings, seed
-        self.reference = reference
+        self.reference, self.earlier = reference, earlier
         self.entropy: AdaptiveEntropy | None = None
         if settings.entropy_target is not None:
             self.entropy = AdaptiveEntropy(coefficient=entropy_coef, target=settings.entropy_target)
@@ -70,19 +78,21 @@ class Learner:
 
         Raises:
             TrainerError: on tokens that were sampled with these weights the trainer's log-probabilities are not the
-                sampler's.
+                sampler's (no step has been taken then), or a sampler that truncates did not report what it drew from.
         """
         if not batch:
             return {"tokens_trained": 0.0, "optimizer_steps": 0.0}
+        check_reported(batch, self.settings.sampling)
         warming = version < self.settings.critic_warmup
         fresh = all(found in (None, version) for sample in batch for found in sample.versions)
         batch, told = self._prepared(batch)
         entropy_coef = 0.0 if warming else self._entropy_coef(batch)
         rows: list[Row] = []
         for part in self._parts(batch, version):
-            rows.append(self._step(part, entropy_coef, warming))
-            if fresh and len(rows) == 1:
-                _check_gap(rows[0].get("logprob_gap"))
+            if rows:
+                rows.append(self._step(part, entropy_coef, warming))
+            else:
+                rows.append(self._first_step(part, entropy_coef, warming, version, fresh=fresh))
         first = rows[0].get("logprob_gap")
         found: Row = {**merge(rows), **told}
         if entropy_coef:
@@ -140,7 +150,41 @@ class Learner:
                 if part:
                     yield part
 
-    def _step(self, part: Sequence[Sample], entropy_coef: float, warming: bool) -> Row:
+    def _first_step(
+        self, part: Sequence[Sample], entropy_coef: float, warming: bool, version: int, *, fresh: bool
+    ) -> Row:
+        """The optimizer step that the sampler's weights are compared in: fresh tokens are not trained where trainer and
+        sampler disagree on them. Some steps, by the settings, say in full how far they are apart."""
+        model, every = self.trainer.model, self.settings.parity_every
+        watch = partial(Watch, tolerance=tolerance_of(model), refuse=partial(self._refuse, part) if fresh else None)
+        watched: list[Watch] = []
+
+        def watching(loss: Loss) -> Loss:
+            watched.append(watch(loss))
+            return watched[0]
+
+        row = self._step(part, entropy_coef, warming, watching)
+        told = version == self.settings.critic_warmup or (every and (version + 1) % every == 0)
+        return {**row, **_as_row(watched[0].figures())} if told and watched else row
+
+    def _refuse(self, part: Sequence[Sample]) -> NoReturn:
+        """Say how trainer and sampler disagree, and why."""
+        model = self.trainer.model
+        made = [replace(sample, weights={"pg": sample.weights["pg"]}) for sample in part]
+        found = rescore(model, made, temperature=self.settings.temperature, earlier=self.earlier())
+        raise TrainerError(
+            f"log-probabilities of tokens that were just sampled differ by {found.figures.largest:.3g} nats between "
+            f"trainer and sampler, {found.figures.mean:.2g} in the mean (at most {found.tolerance.largest:g} and "
+            f"{found.tolerance.mean:g} with weights in {found.dtype}): {found.diagnosis}"
+        )
+
+    def _step(
+        self,
+        part: Sequence[Sample],
+        entropy_coef: float,
+        warming: bool,
+        watching: Callable[[Loss], Loss] = lambda loss: loss,
+    ) -> Row:
         """One optimizer step of the policy, the critic or both."""
         critic, temperature = self.algorithm.critic, self.settings.temperature
         told: Row = {}
@@ -151,7 +195,7 @@ class Learner:
         kl = None
         if self.reference is not None:
             kl = KlTerm(name=self.settings.kl_loss, coefficient=self.settings.kl_coef)
-        loss = PolicyGradient(self.algorithm, kl=kl, entropy_coef=entropy_coef, critic=self.critic is None)
+        loss = watching(PolicyGradient(self.algorithm, kl=kl, entropy_coef=entropy_coef, critic=self.critic is None))
         row = self.trainer.step(part, loss, temperature=temperature, entropy_gradient=entropy_coef > 0)
         return {**row, **({"value_loss": told["value_loss"]} if told else {})}
 
@@ -161,10 +205,14 @@ class Learner:
             return {**trainer.step(part, critic_alone(critic), temperature=self.settings.temperature)}
 
 
-def _check_gap(gap: float | None) -> None:
-    if gap is not None and gap > LOGPROB_TOLERANCE:
-        raise TrainerError(
-            f"log-probabilities of tokens that were just sampled differ by {gap:.3g} nats between trainer and "
-            f"sampler (tolerance {LOGPROB_TOLERANCE}): the sampler has other weights, another temperature or other "
-            "tokens than the trainer"
-        )
+def _as_row(found: Figures) -> Row:
+    """As metrics, which merge over steps: squares in place of their root, and logarithms of the perplexities."""
+    return {
+        "parity_tokens": found.num_tokens,
+        "parity_difference": found.mean,
+        "parity_square": found.root_mean_square**2,
+        "parity_k3": found.k3,
+        "parity_beyond": found.share_beyond,
+        "parity_sampler_nll": math.log(found.sampler_perplexity),
+        "parity_trainer_nll": math.log(found.trainer_perplexity),
+    }

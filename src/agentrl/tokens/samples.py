@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from agentrl.errors import SamplerError, TrainerError
-from agentrl.types import Node, Sample, Trace, check_sampled
+from agentrl.types import Node, Sample, Trace, check_sampled, check_support
 
 Objective = Literal["pg", "ce"]
 
@@ -20,6 +20,10 @@ def samples(
     Weight 1.0 stands at exactly the tokens that the policy sampled, the stop token among them; everything that it
     was given has weight 0.0, no logprob, no version and advantage 0.0. A node that several branches run through is
     trained in the first of them and is context in the others, so that each sampled token is trained once.
+
+    The support of each token that a truncating sampler reported goes along for ``pg``, whose ratios are between
+    distributions over it; ``imitate`` then raises the token's probability within it. For ``ce`` alone it is left out:
+    a likelihood is that of the whole vocabulary.
 
     Args:
         trace: the attempt. For ``ce`` it is a demonstration, whose sampled ids a script chose.
@@ -58,6 +62,7 @@ class _Span(NamedTuple):
     logprobs: tuple[float | None, ...]
     advantages: tuple[float, ...]
     versions: tuple[int | None, ...]
+    support: tuple[tuple[int, ...] | None, ...]
     trains: bool
 
 
@@ -71,18 +76,21 @@ def _span(node: Node, advantage: float, *, own: bool) -> _Span:
         logprobs=(None,) * num_context + node.logprobs[:num_trained],
         advantages=(0.0,) * num_context + (advantage,) * num_trained,
         versions=(None,) * num_context + node.versions[:num_trained],
+        support=(None,) * num_context + (node.support[:num_trained] or (None,) * num_trained),
         trains=num_trained > 0,
     )
 
 
 def _join(trace: Trace, spans: Sequence[_Span], objectives: Sequence[str]) -> Sample:
     weights = tuple(weight for span in spans for weight in span.weights)
+    support = tuple(ids for span in spans for ids in span.support)
     return Sample(
         token_ids=tuple(token for span in spans for token in span.token_ids),
         weights=dict.fromkeys(objectives, weights),
         logprobs=tuple(logprob for span in spans for logprob in span.logprobs),
         advantages=tuple(advantage for span in spans for advantage in span.advantages),
         versions=tuple(version for span in spans for version in span.versions),
+        support=support if any(support) and "pg" in objectives else (),
         trace_id=trace.id,
         group_id=trace.group_id,
     )
@@ -111,5 +119,6 @@ def _check(trace: Trace, credits: Sequence[float]) -> None:
             )
         try:
             check_sampled(f"trace {trace.id!r}, node {index}", node.sampled_ids, node.logprobs, node.versions)
+            check_support(f"trace {trace.id!r}, node {index}", node.sampled_ids, node.support)
         except SamplerError as error:
             raise TrainerError(str(error)) from error

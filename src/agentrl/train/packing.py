@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agentrl.errors import TrainerError
+from agentrl.train.support import Support, pack_support
 from agentrl.types import Sample
 
 
@@ -55,7 +57,8 @@ class Batch:
     flat position whose output predicts ``target_K``. ``sampler_logprobs_K`` is NaN where the sampler gave none,
     ``returns_K`` and ``values_K`` where there is no critic and ``reference_logprobs_K`` where there is no reference;
     objectives must mask them before use. ``old_logprobs_K`` are the sampler's where a sample has no others, and
-    ``importance_K`` is None when no sample has any.
+    ``importance_K`` is None when no sample has any. ``support`` is None when every token was drawn from the whole
+    vocabulary.
     """
 
     token_ids_M: Tensor
@@ -77,6 +80,27 @@ class Batch:
     sequence_K: Tensor
     group_K: Tensor
     counts: Counts
+    support: Support | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device; itself where it lies there already."""
+        if self.token_ids_M.device == device:
+            return self
+        moved: Batch = _moved(self, device)
+        return moved
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """A value with all tensors that it holds on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    if isinstance(value, Mapping):
+        return {name: _moved(item, device) for name, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+    return value
 
 
 def count(samples: Sequence[Sample]) -> Counts:
@@ -176,7 +200,7 @@ def _rows(group: Sequence[Sample]) -> list[_Row]:
     return rows
 
 
-_OPTIONAL = ("returns", "values", "reference_logprobs", "old_logprobs", "importance")
+_OPTIONAL = ("returns", "values", "reference_logprobs", "old_logprobs", "importance", "support")
 """Fields of a sample that are empty or have one entry per token."""
 
 
@@ -285,6 +309,7 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), tokens)),
         group_K=torch.from_numpy(np.repeat(np.repeat(np.arange(len(groups)), list(map(len, groups))), tokens)),
         counts=counts,
+        support=pack_support((row.sample, row.trained) for row in rows),
     )
 
 

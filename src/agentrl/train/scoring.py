@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from agentrl.policy.base import Output, Policy
-from agentrl.train.head import token_scores
 from agentrl.train.packing import Batch, micro_batches, packed_order, trained_places
+from agentrl.train.support import supported_scores
 from agentrl.types import Sample
 
 
@@ -27,13 +27,15 @@ class Scored(NamedTuple):
 def score_tokens(model: Policy, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False) -> Scored:
     """Log-probability of each trained token and the entropy of the distribution that it was drawn from.
 
-    The entropies carry a gradient only where ``entropy_gradient`` asks for it, as an entropy bonus does.
+    That distribution is over the token's support where it has one, under these weights and any other. The entropies
+    carry a gradient only where ``entropy_gradient`` asks for it, as an entropy bonus does.
     """
     output: Output = model(batch)
-    logprobs_K, entropy_K = token_scores(
+    logprobs_K, entropy_K = supported_scores(
         output.hidden_KD,
         output.projection_VD,
         batch.target_K,
+        batch.support,
         bias_V=output.bias_V,
         temperature=temperature,
         entropy_gradient=entropy_gradient,
@@ -62,7 +64,7 @@ def score_samples(
     found = [[float("nan")] * len(sample.token_ids) for sample in samples]
     order = iter(packed_order(samples))
     for batch in micro_batches(samples, max_tokens=max_tokens):
-        picked = pick(score_tokens(model, batch, temperature)).tolist()
+        picked = pick(score_tokens(model, batch.to(model.device), temperature)).tolist()
         rows: dict[int, list[float]] = {}
         for row, value in zip(batch.sequence_K.tolist(), picked, strict=True):
             rows.setdefault(row, []).append(value)
