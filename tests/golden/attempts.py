@@ -42,7 +42,6 @@ from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tokens.samples import samples
 from agentrl.tokens.tiny import WORDS, TinyRenderer
-from agentrl.train.checkpoint import model_tensors
 from agentrl.train.losses import supervised
 from agentrl.train.trainer import OptimizerSettings, Trainer
 from agentrl.types import Message, Sample, Task, ToolCall, Trace
@@ -228,7 +227,7 @@ def train_and_store() -> None:
     """Make the small model."""
     with open_pool(1) as pool:
         demonstrations = asyncio.run(scripted(OneTask(pool)))
-    MODEL.write_bytes(save(model_tensors(trained_model(demonstrations))))
+    MODEL.write_bytes(save(trained_model(demonstrations).tensors()))
 
 
 def command() -> None:

@@ -11,104 +11,41 @@ import torch
 pytest.importorskip("transformers", reason="transformers is in the extra `hf`: pip install -e '.[hf]'")
 
 import transformers
-from transformers import (
-    AutoModelForCausalLM,
-    CohereConfig,
-    GPTNeoXConfig,
-    GraniteConfig,
-    LlamaConfig,
-    MistralConfig,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from agentrl.algorithms.presets import preset
 from agentrl.errors import ConfigError, TrainerError
-from agentrl.policy import hf
+from agentrl.policy import comparison, hf, masked
 from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.train import head
 from agentrl.train.losses import PolicyGradient, supervised
 from agentrl.train.packing import count, micro_batches, pack
 from agentrl.train.scoring import score_tokens
-from agentrl.train.trainer import OptimizerSettings, Trainer
-from agentrl.types import Sample
+from agentrl.train.trainer import Trainer
+from tests.policy.small_models import (
+    COHERE,
+    GEMMA3,
+    GRANITE,
+    LLAMA,
+    MISTRAL,
+    NEOX,
+    QWEN2,
+    QWEN3,
+    SETTINGS,
+    SIZES,
+    SMOL,
+    alone,
+    attempts,
+    build,
+    by_group,
+    grads,
+    long_attempts,
+    sample,
+    scored,
+)
 
-SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.3,  # opinions: with the usual 0.02 all words are as likely
-}
-SETTINGS = OptimizerSettings(learning_rate=1e-2, matrix_learning_rate=1e-2, total_steps=100, warmup_steps=1)
-QWEN3 = Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=True)
-LLAMA = LlamaConfig(**SIZES, tie_word_embeddings=False)
-GRANITE = GraniteConfig(**SIZES, logits_scaling=4.0, attention_multiplier=0.2, residual_multiplier=0.5)
-COHERE = CohereConfig(**SIZES, logit_scale=0.25)
-NEOX = GPTNeoXConfig(**SIZES)
-"""The only one of these that normalises in the type of its weights; the others do in float32, whatever that is."""
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, LLAMA, GRANITE, COHERE, NEOX], ids=lambda c: c.model_type)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet():
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(verbosity)
-
-
-def build(config, dtype=torch.float32, seed=0):
-    torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(deepcopy(config)).to(dtype)
-
-
-def sample(ids, trained_from, *, group="g", advantage=1.0, gap=()):
-    """Trained from one place on, but for the places in ``gap``."""
-    trained = [float(place >= trained_from and place not in gap) for place in range(len(ids))]
-    return Sample(
-        token_ids=tuple(ids),
-        weights={"pg": tuple(trained), "ce": tuple(trained)},
-        logprobs=tuple(-3.0 if flag else None for flag in trained),
-        advantages=tuple(advantage if flag else 0.0 for flag in trained),
-        trace_id=f"{group}/{ids}",
-        group_id=group,
-    )
-
-
-def attempts():
-    """Groups with shared prefixes of 4, 6 and 2 tokens; continuations of unlike length, with context between."""
-    return [
-        sample([5, 6, 7, 8, 9, 10, 11], 4, advantage=0.5),
-        sample([5, 6, 7, 8, 12, 13, 14, 15, 16], 4, advantage=-0.5, gap=(6,)),
-        sample([5, 6, 7, 8, 17, 18, 19], 4, advantage=-1.0),
-        sample([20, 21, 22, 23, 24, 25, 26], 6, group="h", advantage=2.0),
-        sample([30, 31, 32, 33], 2, group="i", advantage=1.0),
-        sample([30, 31, 35], 2, group="i", advantage=-1.0),
-    ]
-
-
-def scored(policy, samples, temperature=1.0):
-    return score_tokens(policy, pack([samples], count(samples)), temperature)
-
-
-def alone(model, samples, temperature=1.0):
-    """Log-probabilities of the trained tokens by the model's own forward pass, one sequence after the other."""
-    found = []
-    for one in samples:
-        ids = torch.tensor([one.token_ids])
-        logprobs = (model(input_ids=ids, use_cache=False).logits[0] / temperature).log_softmax(-1)
-        trained = [place for place, weight in enumerate(one.weights["pg"]) if weight]
-        found.append(logprobs[[place - 1 for place in trained], ids[0, trained]])
-    return torch.cat(found)
-
-
-def grads(model):
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+WINDOWS = pytest.mark.parametrize("config", [GEMMA3, MISTRAL], ids=lambda c: c.model_type)
 
 
 @CONFIGS
@@ -130,11 +67,52 @@ def test_log_probabilities_and_gradients_are_those_of_each_sequence_alone(config
         assert (mine[name] - gradient).norm() <= near * (1 + gradient.norm()), name
 
 
-def by_group(samples):
-    groups = {}
-    for one in samples:
-        groups.setdefault(one.group_id, []).append(one)
-    return groups.values()
+@WINDOWS
+@pytest.mark.parametrize("attention", ["auto", "masked"])
+def test_layers_with_a_window_see_what_the_models_own_see(config, attention):
+    """Sequences of 12 to 23 tokens, and windows of 6 and 4 that end in prefixes and in continuations."""
+    samples, plain = long_attempts(), build(config, torch.float64)
+    policy = HuggingFacePolicy(build(config, torch.float64), attention=attention)
+    batch = pack(list(by_group(samples)), count(samples))
+    ours, theirs = score_tokens(policy, batch).logprobs_K, alone(plain, samples)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    factors = torch.linspace(-1, 2, len(ours), dtype=torch.float64)
+    (theirs * factors).sum().backward()
+    (ours * factors).sum().backward()
+    mine = grads(policy.model)
+    for name, gradient in grads(plain).items():
+        assert (mine[name] - gradient).norm() <= 1e-6 * (1 + gradient.norm()), name
+
+
+@WINDOWS
+def test_a_window_off_by_one_is_noticed_before_the_model_is_taken(config, monkeypatch):
+    config, attend = deepcopy(config), hf.masked_attention
+    config.sliding_window = 12  # the shorter sequences that are compared have 7 and 8 tokens
+
+    def wider(*parts, window, **rest):
+        return attend(*parts, window=window and window + 1, **rest)
+
+    HuggingFacePolicy(build(config))
+    monkeypatch.setattr(hf, "masked_attention", wider)
+    model = build(config)
+    with pytest.raises(ConfigError, match="sequences longer than 12 tokens differ by"):
+        HuggingFacePolicy(model)
+    assert model.config._attn_implementation != hf.ATTENTION
+
+
+@pytest.mark.parametrize("config", [QWEN3, QWEN2, SMOL, GEMMA3], ids=lambda c: c.model_type)
+@pytest.mark.parametrize("attention", ["fused", "masked"])
+def test_half_precision_stays_near_single(config, attention):
+    """bfloat16 has three digits, and these logits go up to about 10."""
+    exact = HuggingFacePolicy(build(config))
+    policy = HuggingFacePolicy(build(config, torch.bfloat16), attention=attention, value_head=True)
+    found = scored(policy, attempts()[:3])
+    assert found.logprobs_K.dtype == found.values_K.dtype == torch.float32
+    torch.testing.assert_close(found.logprobs_K, scored(exact, attempts()[:3]).logprobs_K, rtol=0, atol=0.25)
+    found.logprobs_K.sum().backward()
+    assert all(
+        gradient.dtype == torch.bfloat16 and gradient.isfinite().all() for gradient in grads(policy.model).values()
+    )
 
 
 def test_several_groups_in_one_batch_say_what_each_says_alone():
@@ -240,10 +218,33 @@ def test_a_large_vocabulary_goes_through_tiles_with_the_same_result(monkeypatch)
     torch.testing.assert_close(run(), at_once)
 
 
+@pytest.mark.parametrize("config", [QWEN3, GEMMA3], ids=lambda c: c.model_type)
+def test_nothing_of_the_forward_and_backward_pass_is_left_on_the_cpu(config, monkeypatch):
+    """A stand-in for another device: tensors on ``meta`` have no numbers, and refuse to meet those on the CPU."""
+    samples, policy = long_attempts(), HuggingFacePolicy(build(config), value_head=True).to("meta")
+    batch = pack(list(by_group(samples)), count(samples))
+    spans = hf.group_spans(batch)  # reads numbers
+    monkeypatch.setattr(hf, "group_spans", lambda batch: spans)
+    found = score_tokens(policy, batch.to(policy.device))
+    (found.logprobs_K.sum() + found.values_K.sum()).backward()
+    assert {gradient.device.type for gradient in grads(policy).values()} == {"meta"}
+    monkeypatch.setattr(hf, "Masks", lambda device: masked.Masks(torch.device("cpu")))
+    with pytest.raises(RuntimeError, match="meta"):
+        score_tokens(policy, batch.to(policy.device))
+
+
 # What is refused, and that the check can tell.
 
 
-def test_a_window_shorter_than_a_sequence_is_refused():
+def test_the_fused_attention_is_refused_off_the_cpu():
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(LLAMA)
+    with pytest.raises(ConfigError, match="the model is on meta; set hf"):
+        HuggingFacePolicy(model, attention="fused")
+
+
+def test_a_window_that_was_not_compared_refuses_longer_sequences(monkeypatch):
+    monkeypatch.setattr(comparison, "LONGEST_ON_CPU", 7)
     policy = HuggingFacePolicy(build(MistralConfig(**SIZES, sliding_window=8)))
     short, long = sample(list(range(3, 11)), 4), sample(list(range(3, 12)), 4)  # 8 and 9 tokens
     assert len(scored(policy, [short]).logprobs_K) == 4
@@ -292,7 +293,7 @@ def test_an_unknown_extra_is_noticed_by_the_comparison():
 def test_the_model_of_a_policy_says_that_it_cannot_be_used_alone():
     model = build(LLAMA)
     HuggingFacePolicy(model)
-    with pytest.raises(TrainerError, match="attention is that of the trainer"):
+    with pytest.raises(TrainerError, match="attention is ours"):
         model(input_ids=torch.tensor([[1, 2, 3]]))
 
 

@@ -118,7 +118,8 @@ class Policy(nn.Module, ABC):
         """Take the weights that `tensors` gave.
 
         Raises:
-            StoreError: a weight is missing, unknown, or of another shape or type; none has been taken then.
+            StoreError: a weight is missing, unknown, of another shape, or of a type that the model's cannot hold; none
+                has been taken then.
         """
         own = dict(self._saved())
         for what, names in (("lack", own.keys() - tensors.keys()), ("have also", tensors.keys() - own.keys())):
@@ -128,11 +129,12 @@ class Policy(nn.Module, ABC):
                     "settings that it was saved with"
                 )
         for name, tensor in tensors.items():
-            ours, theirs = _kind(own[name]), _kind(tensor)
-            if ours != theirs:
+            weight = own[name]
+            holds = torch.promote_types(weight.dtype, tensor.dtype) == weight.dtype
+            if weight.shape != tensor.shape or not holds:
                 raise StoreError(
-                    f"these weights are of another model: {name} is {theirs}, and the model's is {ours}; make the "
-                    "model with the settings that it was saved with"
+                    f"these weights are of another model: {name} is {_kind(tensor)}, and the model's is "
+                    f"{_kind(weight)}; make the model with the settings that it was saved with"
                 )
         for name, tensor in tensors.items():
             own[name].copy_(tensor)

@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.policy.base import Attend, Output, Policy
-from agentrl.policy.comparison import compare
+from agentrl.policy.comparison import compare, longest_window
 from agentrl.policy.masked import Masks, masked_attention
 from agentrl.policy.packed import GroupSpan, group_spans, packed_attention
 from agentrl.train.packing import Batch
@@ -68,6 +68,7 @@ class HuggingFacePolicy(Policy):
         _check_device(self)
         self.logit_scale = _logit_scale(model.config)
         self.dropouts = _dropouts(model)
+        self.adapted = getattr(model, "peft_config", None) is not None
         self.value = None
         if value_head:
             weight = _output_projection(model).weight
@@ -95,6 +96,10 @@ class HuggingFacePolicy(Policy):
         if self.logit_scale != 1.0:
             hidden_KD = hidden_KD * self.logit_scale
         return Output(hidden_KD=hidden_KD, projection_VD=head.weight, bias_V=head.bias, values_K=values_K)
+
+    def saves(self, name: str) -> bool:
+        """All weights; where adapters are trained, theirs and those of the value head."""
+        return not self.adapted or ".lora_" in name or name.startswith("value.")
 
     @property
     def context(self) -> int:
@@ -144,7 +149,7 @@ class _Packed:
 
     def __init__(self, batch: Batch, attention: Attention) -> None:
         self.groups: tuple[GroupSpan, ...] = group_spans(batch)
-        self.longest = int(batch.positions_M.max()) + 1
+        self.longest = max(span.continues - span.start + run.length for span in self.groups for run in span.runs)
         self.fused = batch.token_ids_M.device.type == "cpu" and attention != "masked"
         self.masks = Masks(batch.token_ids_M.device)
 
@@ -152,6 +157,11 @@ class _Packed:
         """Attention (H, M, E) of one layer; a window that is wider than all sequences is none."""
         if window is not None and window >= self.longest:
             window = None
+        if window is not None and window > longest_window(q_HME.device):
+            raise TrainerError(
+                f"a layer sees {window} tokens back, and a sequence of {self.longest} tokens is longer; a window as "
+                "wide as that was not compared with the model's own: cut the sequences"
+            )
         if self.fused and window is None:
             return packed_attention(q_HME, k_HME, v_HME, self.groups, scale)
         return masked_attention(q_HME, k_HME, v_HME, self.groups, scale, masks=self.masks, window=window)

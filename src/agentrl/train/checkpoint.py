@@ -107,12 +107,27 @@ def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, 
 
 
 def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Put back what `optimizer_tensors` gave.
+
+    Raises:
+        StoreError: it was given by optimizers of other weights, such as adapters of another rank.
+    """
     for number, optimizer in enumerate(optimizers):
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             owner, index, field = name.split(".")
             if int(owner) == number:
+                _check_fits(name, tensor, weights[int(index)] if int(index) < len(weights) else None)
                 state.setdefault(int(index), {})[field] = tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
+
+def _check_fits(name: str, tensor: Tensor, weight: Tensor | None) -> None:
+    """A part of an optimizer's state is a single number or has the shape of its weight."""
+    if weight is None or (tensor.ndim and tensor.shape != weight.shape):
+        found = "there is no such weight" if weight is None else f"the weight is {tuple(weight.shape)}"
+        raise StoreError(
+            f"the optimizer's state is of another model: {name} is {tuple(tensor.shape)}, and {found}; make the model "
+            "with the settings that it was saved with"
+        )

@@ -61,7 +61,7 @@ class Trainer:
         self.steps = 0
         matrices = model.matrices()
         held = {id(parameter) for parameter in matrices}
-        others = [parameter for parameter in model.parameters() if id(parameter) not in held]
+        others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in held]
         fused = not matrices  # then AdamW has all of the weights, and passes over them cost
         adamw = partial(torch.optim.AdamW, betas=settings.betas, weight_decay=0.0, foreach=not fused, fused=fused)
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (adamw(others, lr=settings.learning_rate),)
@@ -96,6 +96,7 @@ class Trainer:
         means: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
         maxima: dict[str, float] = {}
         for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):
+            batch = batch.to(self.model.device)
             scored = score_tokens(self.model, batch, temperature, entropy_gradient=entropy_gradient)
             share = loss(scored, batch)
             share.loss.backward()  # type: ignore[no-untyped-call]
