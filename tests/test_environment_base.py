@@ -1,6 +1,8 @@
 """An environment is a class: its tools come from hints and docstrings, and a bad call is answered, not raised."""
 
 import asyncio
+import json
+from typing import Literal
 
 import pytest
 
@@ -85,7 +87,7 @@ def test_the_schema_comes_from_hints_and_docstring():
 def test_every_type_and_a_default():
     parameters = EveryType.tool_specs()[0].parameters
     kinds = {name: schema["type"] for name, schema in parameters["properties"].items()}
-    assert list(kinds.values()) == ["string", "integer", "number", "boolean", "array", "object", "string"]
+    assert list(kinds.values()) == ["string", "integer", "number", "boolean", "array", "object", ["string", "null"]]
     assert parameters["required"] == list(GOOD)
     assert parameters["properties"]["unit"]["default"] is None
 
@@ -115,16 +117,19 @@ def test_a_subclass_adds_and_replaces_tools():
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("peek", {}, "unknown tool 'peek'; the tools are combine, fail"),
-        ("combine", {**GOOD, "colour": 1}, "no argument 'colour'; it takes text, count"),
-        ("fail", {"x": 1}, "no argument 'x'; it takes none"),
-        ("combine", {"text": "a"}, "needs the argument 'count' (integer)"),
-        ("combine", {**GOOD, "count": "1"}, "argument 'count' must be an integer, not '1'"),
+        ("peek", {}, "there is no tool 'peek'; the tools are combine, fail"),
+        ("combine", {**GOOD, "colour": 1}, "no argument colour; it takes text, count"),
+        ("fail", {"x": 1}, "no argument x; it takes none"),
+        ("combine", {"text": "a"}, "the argument count is missing (an integer)"),
+        ("combine", {**GOOD, "count": "1"}, "count must be an integer, not '1'"),
         ("combine", {**GOOD, "count": True}, "integer, not True"),
         ("combine", {**GOOD, "count": 1.5}, "integer, not 1.5"),
         ("combine", {**GOOD, "factor": False}, "must be a number, not False"),
         ("combine", {**GOOD, "flag": 1}, "boolean, not 1"),
-        ("combine", {**GOOD, "items": "1,2"}, "must be an array, not '1,2'"),
+        ("combine", {**GOOD, "items": "1,2"}, "items must be an array, not '1,2'"),
+        ("combine", {**GOOD, "items": [1, "2"]}, "items[1] must be an integer, not '2'"),
+        ("combine", {**GOOD, "table": {"b": "2"}}, "table.b must be an integer, not '2'"),
+        ("combine", {**GOOD, "unit": 3}, "unit must be a string or null, not 3"),
     ],
 )
 def test_a_bad_call_is_answered_with_what_to_write(name, arguments, message):
@@ -142,7 +147,7 @@ def test_a_malformed_call_is_answered_with_its_problem():
 
 def test_a_method_that_is_no_tool_cannot_be_called():
     # Negative control: names of ordinary methods are as unknown as any other.
-    assert "unknown tool 'close'" in call(GuessNumber(TASK), "close").content
+    assert "there is no tool 'close'" in call(GuessNumber(TASK), "close").content
 
 
 def test_a_tool_that_breaks_is_the_environments_fault_and_raises():
@@ -181,3 +186,111 @@ def test_an_environment_without_a_score_says_so():
     trace = Trace(id="t", task_id=TASK.id, group_id="g", attempt=0, seed=0, nodes=(), stop=Stop.DONE)
     with pytest.raises(TaskError, match="EveryType has no score"):
         asyncio.run(EveryType(TASK).score(trace))
+
+
+class Files(ToolEnvironment):
+    """A tool with every kind of hint."""
+
+    ran = False
+
+    @tool
+    def show(
+        self,
+        paths: list[str],
+        mode: Literal["r", "w"] = "r",
+        limit: int | None = None,
+        opts: dict[str, int] | None = None,
+        where: str | list[str] = "",
+    ) -> str:
+        """Show files."""
+        self.ran = True
+        return ",".join(paths)
+
+
+def test_the_schema_says_what_is_inside_of_lists_choices_and_tables():
+    # EO-T01: a list was advertised as a text, and the model sent one.
+    parameters = Files.tool_specs()[0].parameters
+    assert parameters["required"] == ["paths"]
+    assert parameters["properties"] == {
+        "paths": {"type": "array", "items": {"type": "string"}},
+        "mode": {"enum": ["r", "w"], "default": "r"},
+        "limit": {"type": ["integer", "null"], "default": None},
+        "opts": {
+            "anyOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}],
+            "default": None,
+        },
+        "where": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "default": ""},
+    }
+    environment = Files(TASK)
+    refused = call(environment, "show", paths="a")
+    assert (refused.error, environment.ran) == (True, False)
+    assert refused.content == "error: wrong_arguments: show: paths must be an array, not 'a'"
+    assert call(environment, "show", paths=["a", "b"], limit=None, opts={"x": 1}, where=["c"]).content == "a,b"
+
+
+class Shop(ToolEnvironment):
+    @tool
+    def order(self, order_id: str, n: int = 0, flag: bool = False) -> str:
+        """Order."""
+        return repr((order_id, n, flag))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ({"order_id": 12345}, "order_id must be a string, not 12345"),
+        ({"order_id": "01234"}, "('01234', 0, False)"),
+        ({"order_id": "a", "n": "42"}, "n must be an integer, not '42'"),
+        ({"order_id": "a", "n": 3.5}, "n must be an integer, not 3.5"),
+        ({"order_id": "a", "n": True}, "n must be an integer, not True"),
+        ({"order_id": "a", "flag": 1}, "flag must be a boolean, not 1"),
+        ({"order_id": "a", "flag": True}, "('a', 0, True)"),
+    ],
+)
+def test_arguments_have_the_types_of_the_schema_and_are_never_converted(arguments, answer):
+    # EO-T03: every value was read without a look at the schema.
+    assert call(Shop(TASK), "order", **arguments).content.endswith(answer)
+
+
+class Outputs(ToolEnvironment):
+    """A tool that gives back what it is told to."""
+
+    given = None
+
+    @tool
+    def give(self) -> object:
+        """Give."""
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"k": None, "s": "é"}, '{"k": null, "s": "é"}'),
+        ([1, 2], "[1, 2]"),
+        (True, "true"),
+        (3, "3"),
+        (None, ""),
+        (b"caf\xc3\xa9", "café"),
+        (b"\x80\x81", "\ufffd\ufffd\n[not all bytes were text]"),
+    ],
+)
+def test_what_a_tool_gives_back_is_shown_as_text_or_json(given, shown):
+    # EO-T04: the policy was shown Python's spelling of a table.
+    environment = Outputs(TASK)
+    environment.given = given
+    assert call(environment, "give") == Observation(content=shown)
+    if isinstance(given, dict | list):
+        assert json.loads(shown) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [(float("nan"), "float"), (object(), "object"), ((x for x in ()), "generator"), ({"a": {1}}, "dict")],
+)
+def test_what_cannot_be_shown_is_an_error_that_names_tool_and_type(given, kind):
+    environment = Outputs(TASK)
+    environment.given = given
+    observation = call(environment, "give")
+    assert observation.error
+    assert observation.content.startswith(f"error: give returned a {kind} that cannot be shown")

@@ -34,6 +34,19 @@ class Environment(Protocol):
 
 
 @runtime_checkable
+class Talking(Protocol):
+    """What an `Environment` has besides, when somebody in it answers what the policy says: a user, or the world itself.
+
+    Without it a reply that makes no call ends the attempt. An environment may also have a ``parallel_tools``: names of
+    tools whose calls do not depend on each other, so that those of one reply may run at the same time.
+    """
+
+    async def respond(self, reply: Message) -> Observation | None:
+        """What the user says to a reply without calls. None, or ``done``, ends the attempt."""
+        ...
+
+
+@runtime_checkable
 class TaskSet(Protocol):
     """A named, versioned, finite list of tasks with the world that belongs to each."""
 

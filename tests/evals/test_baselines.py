@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.evals.baselines import PlainRenderer, edits, no_ceiling, player
-from agentrl.tasks.environment import check_arguments
+from agentrl.tokens.toolcalls import checked
 from agentrl.types import Stop, ToolCall
 from tests.evals.world import SPEC, Lines, evaluator, go_on
 
@@ -37,7 +37,7 @@ def test_random_calls_are_legal_and_differ_by_seed(tmp_path):
     traces = play(tmp_path / "r", "random", attempts=6)
     made = calls(traces)
     specs = {spec.name: spec for spec in Lines(1)[0].tools}
-    assert [check_arguments(call, specs) for call in made] == [None] * len(made)
+    assert [checked(call, specs) for call in made] == made
     assert {trace.stop for trace in traces} == {Stop.DONE, Stop.MAX_TURNS}
     assert len({tuple(map(repr, calls([trace]))) for trace in traces}) > 6
     again = play(tmp_path / "s", "random", attempts=6)

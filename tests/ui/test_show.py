@@ -166,3 +166,12 @@ def test_an_unscored_attempt_says_so_and_shows_its_fork() -> None:
     assert "score hidden_tests: not scored (weight 1)" in shown
     assert "reward: none   advantage: none" in shown
     assert "[bold]x" in shown
+
+
+def test_what_was_cut_is_said_and_a_branch_shows_what_it_tells_again() -> None:
+    cut = {"stop": "context_full", "what": "reply", "tokens": 7}
+    again = Node(parent=None, message=Message(role="user", content="x"), context_ids=(5,), copied=True)
+    shown = text(attempt(replace(FORKED, nodes=(*FORKED.nodes, again), metadata={"cuts": [cut]})))
+    assert "cut: stop context_full, what reply, tokens 7" in shown
+    assert "[3] user  (1 tokens given, 0 sampled, begins anew, told before)" in shown
+    assert "cut:" not in text(attempt(FORKED))

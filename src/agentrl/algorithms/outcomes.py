@@ -36,7 +36,7 @@ class Outcome:
     @property
     def truncated(self) -> bool:
         """Whether a limit ended it, and not the policy."""
-        return self.stop in (Stop.MAX_TURNS, Stop.CONTEXT_FULL, Stop.MAX_TOKENS, Stop.TIMEOUT)
+        return self.stop in (Stop.MAX_TURNS, Stop.CONTEXT_FULL, Stop.MAX_TOKENS, Stop.TOOL_TIME, Stop.TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from agentrl.errors import SamplerError
 from agentrl.types import Completion, ToolCall
 
 Script = Generator[ToolCall, str, None]
-"""Yields calls and is sent what was observed since the last one."""
+"""Yields calls and is sent what was observed since the last one, and what was laid again before it."""
 
 
 class ScriptedSession:
@@ -27,6 +27,7 @@ class ScriptedSession:
         self.write = write
         self.read = read
         self.started = False
+        self.num_tokens = 0
 
     async def sample(self, context_ids: Sequence[int], *, max_tokens: int, stop_ids: frozenset[int]) -> Completion:  # noqa: ARG002
         """The script's next call, written as tokens.
@@ -42,7 +43,18 @@ class ScriptedSession:
         ids = self.write(call)
         if len(ids) > max_tokens:
             raise SamplerError(f"the script's call {call.name!r} has {len(ids)} tokens; only {max_tokens} fit")
+        self.num_tokens += len(context_ids) + len(ids)
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids), finish_reason="stop")
+
+    async def rewind(self, num_tokens: int) -> None:
+        """Forget all but the first ``num_tokens`` ids. The script itself goes on where it was.
+
+        Raises:
+            SamplerError: there are not so many ids.
+        """
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise SamplerError(f"the conversation has {self.num_tokens} tokens; it cannot keep {num_tokens}")
+        self.num_tokens = num_tokens
 
     async def close(self) -> None:
         """End the script."""

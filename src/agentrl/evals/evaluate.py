@@ -33,7 +33,8 @@ async def evaluate(
         ValueError: fewer than two tasks could be scored.
     """
     tasks = [task_set[index] for index in range(len(task_set))]
-    groups = await rollout(task_set, tasks, harness=harness, sampler=sampler, attempts=attempts, seed=seed, name=name)
+    measuring = harness.for_evaluation()
+    groups = await rollout(task_set, tasks, harness=measuring, sampler=sampler, attempts=attempts, seed=seed, name=name)
     traces = tuple(labelled(trace, task_set, group.task) for group in groups for trace in group.traces)
     _one_version(traces)
     outcomes = {group.task.id: group.rewards for group in groups}

@@ -42,7 +42,7 @@ def summarize(table: Table, traces: Sequence[Trace]) -> dict[str, Any]:
     if metrics and scored.is_binary():
         fewest = int((~np.isnan(scored.scores[:, :, 0])).sum(axis=1).min())
         metrics += [Metric(name=kind, k=fewest) for kind in ("pass@", "pass^") if fewest > 1]
-    calls = [call for trace in traces for node in trace.nodes for call in node.message.tool_calls]
+    calls = [call for trace in traces for node in trace.events for call in node.message.tool_calls]
     tokens = table.tokens[~np.isnan(table.tokens)]
     return {
         "tasks": len(table.tasks),

@@ -7,13 +7,14 @@ about tokens stands in the trace's metadata, under ``usage``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from agentrl.errors import AgentRLError, SamplerError
-from agentrl.harness.loop import AgentLoop, Span, Transcript
+from agentrl.errors import SamplerError
+from agentrl.harness.answers import Answerer
+from agentrl.harness.loop import AgentLoop
+from agentrl.harness.transcript import Transcript, in_time
 from agentrl.protocols import Environment, Session
 from agentrl.types import Message, Stop, Task, ToolSpec
 
@@ -65,75 +66,60 @@ class ChatLoop(AgentLoop):
         """
         if not isinstance(session, ChatSession):
             raise SamplerError(f"{type(session).__name__} takes tokens and no messages; play it with ToolLoop")
-        tools = environment.tools()
-        unsent: list[Span] = [(message, ()) for message in task.prompt]
+        transcript.unsent.extend(self.prompt(task))
         try:
-            for _ in range(self.limits.turns):
-                reply = await self._turn(session, unsent, tools, transcript, environment.state())
-                if reply is None:
-                    return
-                transcript.stop = await self._answer(environment, reply.tool_calls, unsent, transcript)
-                if transcript.stop is not None:
-                    return
-            transcript.stop = Stop.MAX_TURNS
+            await self._play(environment, session, transcript)
         finally:
-            for message, _ in unsent:
-                transcript.add(message)
+            transcript.end()
+
+    async def _play(self, environment: Environment, session: ChatSession, transcript: Transcript) -> None:
+        tools = environment.tools()
+        answerer = Answerer(environment, self.limits, self.malformed, transcript)
+        for _ in range(self.limits.turns):
+            reply = await self._turn(session, tools, transcript, environment.state())
+            if reply is None:
+                return
+            await answerer.answer(reply)
+            if transcript.stop is not None:
+                return
+        transcript.cut(Stop.MAX_TURNS, "attempt", turns=self.limits.turns)
 
     async def _turn(
-        self,
-        session: ChatSession,
-        unsent: list[Span],
-        tools: Sequence[ToolSpec],
-        transcript: Transcript,
-        state: str | None,
+        self, session: ChatSession, tools: Sequence[ToolSpec], transcript: Transcript, state: str | None
     ) -> Message | None:
         """Send what was not sent yet and take the reply. None when the attempt is over."""
         room = self.limits.context - transcript.num_tokens
-        if room < 1:
-            transcript.stop = Stop.CONTEXT_FULL
+        if room < self.limits.reserve:
+            transcript.cut(Stop.CONTEXT_FULL, "conversation", tokens=transcript.num_tokens, context=self.limits.context)
             return None
-        messages = [message for message, _ in unsent]
-        found = await self._reply(session, messages, tools, min(room, self.limits.reply), transcript)
+        found = await self._reply(session, tools, min(room, self.limits.reply), transcript)
+        if found is None:
+            return None
         if found.finish == "context":
-            transcript.stop = Stop.CONTEXT_FULL
+            transcript.cut(Stop.CONTEXT_FULL, "conversation", context="the endpoint's")
             return None
-        for message in messages:
+        for message in transcript.unsent:
             transcript.add(message)
-        unsent.clear()
+        transcript.unsent.clear()
         transcript.add(found.message)
         transcript.num_tokens = found.usage.get("total_tokens", transcript.num_tokens)
         if state is not None:
             transcript.states.append(state)
         if found.finish == "length":
-            transcript.stop = Stop.CONTEXT_FULL if room <= self.limits.reply else Stop.MAX_TOKENS
-            return None
-        if not found.message.tool_calls:
-            transcript.stop = Stop.DONE
+            stop = Stop.CONTEXT_FULL if room <= self.limits.reply else Stop.MAX_TOKENS
+            transcript.cut(stop, "reply", tokens=found.usage.get("completion_tokens"))
             return None
         return found.message
 
     async def _reply(
-        self,
-        session: ChatSession,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        max_tokens: int,
-        transcript: Transcript,
-    ) -> ChatReply:
-        started = time.perf_counter()
-        waited = 0.0
-        try:
-            found = await session.reply(messages, tools, max_tokens=max_tokens)
-            waited = found.waited_s
-        except AgentRLError:
-            raise
-        except Exception as error:
-            raise SamplerError(f"the model raised {type(error).__name__}: {error}") from error
-        finally:
-            transcript.seconds["sampling"] += time.perf_counter() - started - waited
-            transcript.seconds["waiting"] = transcript.seconds.get("waiting", 0.0) + waited
-        _note(transcript, found)
+        self, session: ChatSession, tools: Sequence[ToolSpec], max_tokens: int, transcript: Transcript
+    ) -> ChatReply | None:
+        asked = session.reply(tuple(transcript.unsent), tools, max_tokens=max_tokens)
+        found = await in_time(asked, transcript, self.limits.total_s)
+        if found is not None:
+            transcript.seconds["sampling"] -= found.waited_s
+            transcript.seconds["waiting"] = transcript.seconds.get("waiting", 0.0) + found.waited_s
+            _note(transcript, found)
         return found
 
 

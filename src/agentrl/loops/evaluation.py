@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,15 @@ def run_parts(
         context.model.load_tensors({name: tensor for name, tensor in found.weights.items() if ":" not in name})
         version, weights = step_of(checkpoint), f"{checkpoint.name} {found.state['sha256']['model.safetensors'][:16]}"
     greedy = temperature == 0.0
-    drawn_at = context.config.rl.temperature if greedy else temperature
-    engine = LocalEngine(context.model, temperature=drawn_at, version=version)
+    sampling = context.config.rl.sampling
+    if not greedy:
+        sampling = replace(sampling, temperature=temperature)
+    if sampling.truncates:
+        settings = {
+            **settings,
+            "truncation": {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p},
+        }
+    engine = LocalEngine(context.model, sampling=sampling, version=version)
     spec = Spec(
         policy=word,
         weights=weights,

@@ -67,7 +67,7 @@ def signs_of_hacking(
 def _carried_out(trace: Trace) -> Iterator[ToolCall]:
     """The well-formed calls whose answer was no error; answers come in the order of the calls."""
     unanswered: deque[ToolCall] = deque()
-    for node in trace.nodes:
+    for node in trace.events:
         unanswered.extend(node.message.tool_calls)
         if node.message.role == "tool" and unanswered:
             call = unanswered.popleft()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from agentrl.errors import TaskError
+from agentrl.tokens.toolcalls import checked
 from agentrl.types import Observation, Score, Task, ToolCall, ToolSpec, Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +28,8 @@ _JSON_TYPES: dict[Any, str] = {
 def tool(method: F) -> F:
     """Mark a method of an environment as a tool; its type hints and docstring become the schema.
 
-    The method returns a str (the observation) or an Observation, and may be a coroutine function.
+    The method may be a coroutine function. It returns what is observed: a text, an Observation, or what JSON can hold,
+    which is then shown as JSON. None is an empty text, and bytes are decoded, with a note where they are no text.
     """
     method.__is_tool__ = True  # type: ignore[attr-defined]
     return method
@@ -36,8 +39,13 @@ class ToolEnvironment:
     """Base class of an environment: mark methods with ``@tool``, write ``score``, and that is all.
 
     Bad calls of the policy (unknown tool, missing, surplus or mistyped argument) come back as observations that
-    say how to mend the call; they never raise. An exception inside a tool is the environment's fault.
+    say how to mend the call; they never raise. An exception inside a tool is the environment's fault. A tool that is no
+    coroutine function must be quick, or be marked with `agentrl.tasks.blocking.blocking`: nothing else runs meanwhile,
+    and no deadline can end it.
     """
+
+    parallel_tools: ClassVar[frozenset[str]] = frozenset()
+    """Tools whose calls do not depend on each other: those of one reply may run at the same time."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -59,14 +67,13 @@ class ToolEnvironment:
 
     async def call(self, call: ToolCall) -> Observation:
         """Carry out one call."""
-        specs = {spec.name: spec for spec in self.tools()}
-        problem = call.problem or check_arguments(call, specs)
+        problem = call.problem or checked(call, {spec.name: spec for spec in self.tools()}).problem
         if problem is not None:
             return Observation(content=f"error: {problem}", error=True)
         result = getattr(self, call.name)(**call.arguments)
         if inspect.isawaitable(result):
             result = await result
-        return result if isinstance(result, Observation) else Observation(content=str(result))
+        return _observed(call.name, result)
 
     def state(self) -> str | None:
         """A name of the state in which the policy acts next, by which turns of several attempts are compared (GiGPO).
@@ -83,35 +90,28 @@ class ToolEnvironment:
         """Release what the attempt held."""
 
 
-def check_arguments(call: ToolCall, specs: Mapping[str, ToolSpec]) -> str | None:
-    """What is wrong with a call, in words that help to mend it; None when it fits the tool's schema."""
-    spec = specs.get(call.name)
-    if spec is None:
-        return f"unknown tool {call.name!r}; the tools are {', '.join(specs)}"
-    properties = spec.parameters["properties"]
-    surplus = [name for name in call.arguments if name not in properties]
-    if surplus:
-        return f"{call.name} has no argument {surplus[0]!r}; it takes {', '.join(properties) or 'none'}"
-    for name in spec.parameters["required"]:
-        if name not in call.arguments:
-            return f"{call.name} needs the argument {name!r} ({properties[name]['type']})"
-    for name, value in call.arguments.items():
-        if not _fits(value, properties[name]["type"]):
-            return f"{call.name}: argument {name!r} must be {_with_article(properties[name]['type'])}, not {value!r}"
-    return None
+def _observed(name: str, result: Any) -> Observation:
+    """What a tool gave back, as the policy sees it."""
+    if isinstance(result, Observation):
+        return result
+    if isinstance(result, str):
+        return Observation(content=result)
+    if result is None:
+        return Observation(content="")
+    if isinstance(result, bytes | bytearray):
+        return Observation(content=_text_of(bytes(result)))
+    try:
+        return Observation(content=json.dumps(result, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        kind = type(result).__name__
+        return Observation(content=f"error: {name} returned a {kind} that cannot be shown ({error})", error=True)
 
 
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-
-def _fits(value: Any, json_type: str) -> bool:
-    if json_type == "integer":
-        return isinstance(value, int) and not isinstance(value, bool)
-    if json_type == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    expected = next(kind for kind, name in _JSON_TYPES.items() if name == json_type)
-    return isinstance(value, expected)
+def _text_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace") + "\n[not all bytes were text]"
 
 
 def _spec(name: str, method: Callable[..., Any]) -> ToolSpec:
@@ -125,7 +125,7 @@ def _spec(name: str, method: Callable[..., Any]) -> ToolSpec:
         if parameter.name not in hints:
             hint = f"write e.g. `{parameter.name}: str`"
             raise TaskError(f"tool {name!r}: argument {parameter.name!r} has no type hint; {hint}")
-        properties[parameter.name] = {"type": _json_type(name, parameter.name, hints[parameter.name])}
+        properties[parameter.name] = _schema(name, parameter.name, hints[parameter.name])
         if parameter.default is inspect.Parameter.empty:
             required.append(parameter.name)
         else:
@@ -134,14 +134,29 @@ def _spec(name: str, method: Callable[..., Any]) -> ToolSpec:
     return ToolSpec(name=name, description=doc, parameters=schema)
 
 
-def _json_type(tool_name: str, argument: str, hint: Any) -> str:
-    origin = typing.get_origin(hint)
+def _schema(tool_name: str, argument: str, hint: Any) -> dict[str, Any]:
+    """The JSON schema of a type hint."""
+    of = functools.partial(_schema, tool_name, argument)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return {"type": "null"}
+    if origin is typing.Literal:
+        return {"enum": list(inner)}
     if origin in (typing.Union, types.UnionType):
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        if len(kinds) == 1:
-            return _json_type(tool_name, argument, kinds[0])
+        return _any_of([of(one) for one in inner])
     kind = _JSON_TYPES.get(origin or hint)
     if kind is None:
         allowed = "str, int, float, bool, list or dict"
         raise TaskError(f"tool {tool_name!r}: argument {argument!r} is a {hint!r}; tools take {allowed}")
-    return kind
+    if kind == "array" and inner:
+        return {"type": kind, "items": of(inner[0])}
+    if kind == "object" and inner:
+        return {"type": kind, "additionalProperties": of(inner[1])}
+    return {"type": kind}
+
+
+def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One of several schemas; several plain types are one list of types."""
+    if all(list(schema) == ["type"] for schema in schemas):
+        return {"type": [schema["type"] for schema in schemas]}
+    return {"anyOf": list(schemas)}

@@ -156,7 +156,7 @@ def status_of(call: ToolCall) -> Status:
 
 def count_statuses(trace: Trace) -> Counter[Status]:
     """How many calls of an attempt came out how."""
-    return Counter(status_of(call) for node in trace.nodes for call in node.message.tool_calls)
+    return Counter(status_of(call) for node in trace.events for call in node.message.tool_calls)
 
 
 def write_call(call: ToolCall) -> str:

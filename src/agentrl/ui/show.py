@@ -19,6 +19,8 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 _STAGES = ("tasks", "demonstrations", "warm_start", "evaluation")
 _WITHIN_RL = ("sampling", "tools", "training")
 _TITLES = {"warm_start": "warm start", "rl": "RL"}
+_NOTES = {"cuts": "cut", "branches": "branch", "withheld": "withheld", "ignored": "ignored"}
+"""What the agent loop notes in a trace's metadata, and how it is called here."""
 _ROLE_STYLE = {"system": "dim", "user": "green", "assistant": "bold cyan", "tool": "yellow"}
 
 
@@ -27,12 +29,15 @@ def result_table(summary: Mapping[str, Any]) -> Table:
 
     Args:
         summary: the run's summary; ``summary["eval"]`` has ``before``, ``after`` and ``difference`` as far as they
-            were measured, each ``{"pass@1": {"mean", "low", "high"}, "tasks", "attempts"}``.
+            were measured, each ``{"pass@1": {"mean", "low", "high"}, "tasks", "attempts"}``; ``summary["trained"]``
+            says what was trained in between.
     """
     table = Table("held-out pass@1", "mean", "95 % interval", "tasks", "attempts", header_style="bold cyan")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, title in (("before", "before RL"), ("after", "after RL"), ("difference", "paired difference")):
+    trained = summary.get("trained", "RL")
+    titles = {"before": f"before {trained}", "after": f"after {trained}", "difference": "paired difference"}
+    for name, title in titles.items():
         if name in summary.get("eval", {}):
             table.add_row(title, *_interval_cells(summary["eval"][name], signed=name == "difference"))
     return table
@@ -197,10 +202,12 @@ def _training(metadata: Mapping[str, Any]) -> str:
 
 
 def _heading(index: int, node: Node) -> Text:
-    fork = f", continues {node.parent}" if node.parent is not None and node.parent != index - 1 else ""
+    before = index - 1 if index else None
+    fork = "" if node.parent == before else ", begins anew" if node.parent is None else f", continues {node.parent}"
+    again = ", told before" if node.copied else ""
     count = f"{len(node.context_ids)} tokens given, {len(node.sampled_ids)} sampled"
     role = node.message.role
-    return Text.assemble((f"[{index}] {role}", _ROLE_STYLE[role]), (f"  ({count}{fork})", "dim"))
+    return Text.assemble((f"[{index}] {role}", _ROLE_STYLE[role]), (f"  ({count}{fork}{again})", "dim"))
 
 
 def _said(message: Message) -> str:
@@ -217,7 +224,7 @@ def call_text(call: ToolCall) -> str:
 
 
 def _ending(trace: Trace) -> list[str]:
-    lines = [f"stopped: {trace.stop}"]
+    lines = [f"stopped: {trace.stop}", *_left_out(trace)]
     if trace.error is not None:
         lines.append(f"error in {trace.error.boundary}: {trace.error.message}")
     for score in trace.scores:
@@ -228,6 +235,15 @@ def _ending(trace: Trace) -> list[str]:
     if trace.seconds:
         lines.append("seconds: " + ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in trace.seconds.items()))
     return lines
+
+
+def _left_out(trace: Trace) -> list[str]:
+    """What the policy was not given or could not say, and why, as the loop noted it."""
+    return [
+        f"{title}: " + ", ".join(f"{name} {value}" for name, value in note.items())
+        for kind, title in _NOTES.items()
+        for note in trace.metadata.get(kind, ())
+    ]
 
 
 def _token_text(token_id: int, vocabulary: Sequence[str] | None) -> str:

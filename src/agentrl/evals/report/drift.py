@@ -108,6 +108,6 @@ def ratio_interval(parts: Floats, sizes: Floats, clusters: NDArray[np.int64]) ->
 
 def is_faultless(trace: Trace) -> bool:
     """Whether an attempt is one edit, a test run that passes, and the hand-in."""
-    calls = [call.name for node in trace.nodes for call in node.message.tool_calls]
-    answers = [node.message.content for node in trace.nodes if node.message.role == "tool"]
+    calls = [call.name for node in trace.events for call in node.message.tool_calls]
+    answers = [node.message.content for node in trace.events if node.message.role == "tool"]
     return calls == ["edit", "test", "submit"] and len(answers) > 1 and "passed" in answers[1]
