@@ -13,6 +13,7 @@ from agentrl.errors import TrainerError
 from agentrl.loops.learner import Learner
 from agentrl.loops.rl import configured_preset, credit, critic_settings, optimizer_settings
 from agentrl.train.losses import PolicyGradient
+from agentrl.train.parity.figures import compare, tolerance_of
 from agentrl.train.scoring import score_samples
 from agentrl.train.trainer import OptimizerSettings, Trainer
 from tests.loops.test_algorithms import RL, SETTINGS, flat
@@ -76,12 +77,96 @@ def test_the_old_policy_is_that_of_the_first_step_in_all_of_them(trainer, batch)
     assert alone["clip_share"] > 0.25  # 0.45 with two threads: all that has moved since
 
 
+def off_by(batch, size):
+    return [replace(sample, logprobs=tuple(v and v - size for v in sample.logprobs)) for sample in batch]
+
+
 def test_tokens_of_these_weights_that_do_not_agree_are_an_error_and_older_ones_are_not(played, trainer, batch):
-    wrong = [replace(sample, logprobs=tuple(v and v - 0.01 for v in sample.logprobs)) for sample in batch]
+    wrong = off_by(batch, 0.01)
     assert Learner(trainer, REINFORCE, RL).learn(wrong, 3)["logprob_gap"] == pytest.approx(0.01, rel=1e-3)
     again = Trainer(copy.deepcopy(played[0]), SETTINGS)
-    with pytest.raises(TrainerError, match=r"just sampled differ by 0\.01 nats"):
+    with pytest.raises(TrainerError, match=r"just sampled differ by 0\.01 nats") as refused:
         Learner(again, REINFORCE, RL).learn(wrong, 0)
+    assert "at most 0.001 and 0.0001 with weights in float32" in str(refused.value)
+    assert torch.equal(flat(again.model), flat(played[0]))  # no step was taken
+
+
+def test_the_refusal_says_what_is_wrong(played, batch):
+    """A trainer that scores at another temperature, or whose sampler has the weights of a checkpoint."""
+
+    def refusal(policy, samples, temperature=1.0, earlier=tuple):
+        learner = Learner(Trainer(policy, SETTINGS), REINFORCE, settings(temperature=temperature), earlier=earlier)
+        with pytest.raises(TrainerError) as refused:
+            learner.learn(samples, 0)
+        return str(refused.value)
+
+    model = played[0]
+    at_half = refusal(copy.deepcopy(model), batch, temperature=0.5)
+    assert "likely fault: temperature; the trainer agrees at temperature 1 and scored at 0.5" in at_half
+    moved = copy.deepcopy(model)
+    with torch.no_grad():
+        moved.blocks[0].up.weight.add_(0.02)
+    stale = refusal(moved, batch, earlier=lambda: [("checkpoint rl-000001", model.tensors())])
+    assert "likely fault: stale weights; the trainer agrees with the weights of checkpoint rl-000001" in stale
+    assert "no known fault explains it" in refusal(copy.deepcopy(moved), batch)
+
+
+def test_a_coarser_type_is_held_to_its_own_tolerance(played, batch):
+    """0.01 nats are a fault in float32 and rounding in bfloat16."""
+    half = copy.deepcopy(played[0])
+    half.unused = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))  # the least exact of the weights decides
+    metrics = Learner(Trainer(half, SETTINGS), REINFORCE, RL).learn(off_by(batch, 0.01), 0)
+    assert metrics["logprob_gap"] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_first_step_alone_compares_in_full_where_nothing_else_is_asked_for(trainer, batch):
+    learner = Learner(trainer, REINFORCE, settings(parity_every=0))
+    assert ["parity_tokens" in learner.learn(batch, version) for version in (0, 1, 24)] == [True, False, False]
+
+
+def test_the_first_step_and_every_nth_say_in_full_how_far_trainer_and_sampler_are_apart(trainer, batch):
+    learner = Learner(trainer, REINFORCE, settings(parity_every=3))
+    rows = [learner.learn(batch, version) for version in range(6)]
+    assert [number for number, row in enumerate(rows, start=1) if "parity_tokens" in row] == [1, 3, 6]
+    first = rows[0]
+    assert first["parity_tokens"] == sum(sum(sample.weights["pg"]) for sample in batch)
+    assert first["parity_difference"] < 1e-5
+    assert first["parity_beyond"] == 0.0
+    assert first["parity_sampler_nll"] == pytest.approx(first["parity_trainer_nll"], abs=1e-5)
+    # the policy has moved away from the sampler meanwhile
+    assert rows[5]["parity_difference"] > rows[2]["parity_difference"] > 1e-4
+    assert rows[5]["parity_square"] >= rows[5]["parity_difference"] ** 2
+
+
+def test_the_figures_are_those_of_the_tokens_before_the_step(played, trainer, batch):
+    expected = compare(played[0], batch, temperature=1.0).figures(tolerance_of(played[0]))
+    found = Learner(trainer, REINFORCE, settings(minibatches=1)).learn(off_by(batch, 0.25), 24)
+    assert found["parity_difference"] == pytest.approx(0.25, rel=1e-3)
+    assert found["parity_square"] == pytest.approx(0.0625, rel=1e-3)
+    assert found["parity_k3"] == pytest.approx(math.exp(0.25) - 1.25, rel=1e-3)  # the trainer finds them likelier
+    assert found["parity_beyond"] == 1.0
+    assert found["parity_trainer_nll"] == pytest.approx(math.log(expected.trainer_perplexity), rel=1e-5)
+    assert found["parity_sampler_nll"] == pytest.approx(found["parity_trainer_nll"] + 0.25, rel=1e-4)
+
+
+def test_without_a_learning_rate_the_difference_does_not_grow(trainer, batch):
+    """open-instruct#1473."""
+    still = Trainer(trainer.model, replace(SETTINGS, learning_rate=0.0, matrix_learning_rate=0.0))
+    learner = Learner(still, REINFORCE, settings(parity_every=1))
+    assert len({learner.learn(batch, version)["parity_difference"] for version in range(3)}) == 1
+
+
+def test_watching_changes_no_weight_to_the_bit(played, batch):
+    """The same step without the learner around it."""
+    watched, plain = (Trainer(copy.deepcopy(played[0]), SETTINGS) for _ in range(2))
+    Learner(watched, REINFORCE, RL).learn(batch, 0)
+    plain.step(batch, PolicyGradient(REINFORCE))
+    assert torch.equal(flat(watched.model), flat(plain.model))
+
+
+def test_while_a_critic_warms_up_there_is_nothing_to_compare_and_then_it_is_compared_first(trainer, returns):
+    learner = Learner(trainer, preset("ppo"), with_critic(critic_warmup=2, parity_every=0))
+    assert ["parity_tokens" in learner.learn(returns, version) for version in range(4)] == [False, False, True, False]
 
 
 def test_a_fresh_sampler_needs_no_correction(trainer, batch):

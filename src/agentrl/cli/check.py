@@ -1,4 +1,5 @@
-"""``agentrl check``: whether a loss computes the same however a step is laid out."""
+"""``agentrl check``: whether a loss computes the same however a step is laid out, and whether trainer and sampler say
+the same of the same tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.cli import BadInput
+from agentrl.cli.parity import HELP as PARITY_HELP
+from agentrl.cli.parity import parity
 
-HELP = """Check that a loss and its gradient stay the same under padding, order, masking and micro-batches.
+HELP = """Check that a loss and its gradient stay the same under padding, order, masking and micro-batches, and that the
+trainer scores tokens as the sampler drew them.
 
 \b
 Examples:
   agentrl check algorithms
   agentrl check objective my.module:loss
+  agentrl check parity --model latest
 """
 
 OBJECTIVE_HELP = """Check a loss of your own. WHERE is my.module:loss, found from the present folder too.
@@ -63,6 +68,7 @@ def register(app: typer.Typer) -> None:
     line = "Check every algorithm of `agentrl algorithms`. Example: agentrl check algorithms --json"
     group.command("algorithms", help=line)(algorithms)
     group.command("objective", help=OBJECTIVE_HELP)(objective)
+    group.command("parity", help=PARITY_HELP)(parity)
     app.add_typer(group, name="check")
 
 

@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from agentrl.algorithms.filters import FilterReport, filter_groups, overlong
 from agentrl.algorithms.outcomes import outcomes
 from agentrl.algorithms.presets import REDUCTIONS, Preset, correction, preset
 from agentrl.config import RlConfig
 from agentrl.loops.context import RunContext, left_out, trained_on
+from agentrl.loops.earlier import earlier_weights
 from agentrl.loops.learner import Learner
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
@@ -54,14 +56,17 @@ def reinforce(run: RunContext) -> None:
 
 def _learner(run: RunContext, algorithm: Preset) -> Learner:
     settings = run.config.rl
-    trainer = run.start_phase("rl", optimizer_settings(settings))
+    max_tokens = run.config.hf.micro_batch_tokens
+    trainer = run.start_phase("rl", replace(optimizer_settings(settings), max_tokens=max_tokens))
+    own_critic = replace(critic_settings(settings), max_tokens=max_tokens) if settings.separate_critic else None
     return Learner(
         trainer,
         algorithm,
         settings,
-        critic=run.start_critic(critic_settings(settings)) if settings.separate_critic else None,
+        critic=run.start_critic(own_critic) if own_critic else None,
         reference=run.reference() if settings.kl_coef else None,
         entropy_coef=run.progress.entropy_coef,
+        earlier=partial(earlier_weights, run.folder.checkpoints),
         seed=run.config.seed,
     )
 
@@ -152,7 +157,7 @@ def rollout_metrics(credited: Credited) -> dict[str, float | None]:
     """What the attempts of a step were like; greedy ones are counted apart."""
     traces = [trace for group in credited.groups for trace in group.traces]
     rewards = [trace.reward for trace in traces if trace.reward is not None]
-    replies = [node.message for trace in traces for node in trace.nodes if node.message.role == "assistant"]
+    replies = [node.message for trace in traces for node in trace.events if node.message.role == "assistant"]
     calls = [call for message in replies for call in message.tool_calls]
     report = credited.report
     lost = [tally for tally in report.dropped.values() if tally.num_attempts]

@@ -1,0 +1,160 @@
+"""`agentrl check parity` on a run and on a model with the real vocabulary."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import main
+from agentrl.config import ModelConfig, TrainConfig
+from agentrl.engine.local import LocalEngine
+from agentrl.loops import parity
+from agentrl.loops.agent import make_agent
+from agentrl.loops.earlier import weights_of
+from agentrl.store import RunFolder
+from agentrl.train.checkpoint import Checkpoint, write_checkpoint
+from tests.cli.conftest import Command, Done
+from tests.tokens.real import FOLDER, needs_assets
+
+SMALL = TrainConfig(recipe="small", model=ModelConfig(layers=1, width=32, heads=2, mlp_width=64, context=256))
+FEW = ("--tasks", "2", "--attempts", "2", "--tokens", "8")
+
+
+class Checked:
+    """The command in a folder of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> Done:
+        with pytest.raises(SystemExit) as left:
+            main(["check", "parity", *words])
+        out, err = self._capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return Done(left.value.code, out, err)
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Checked:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return Checked(capsys)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Two checkpoints, whose weights differ."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), SMALL)
+    for seed, name in enumerate(("warm_start-000200-end", "rl-000002-end")):
+        weights = make_agent(SMALL.model_copy(update={"seed": seed})).model.tensors()
+        write_checkpoint(folder.checkpoints, name, Checkpoint(weights=weights, optimizer={}, state={}))
+    return folder
+
+
+def test_a_run_agrees_with_itself(check: Checked, run: RunFolder) -> None:
+    done = check("--model", f"{run.path}@2", *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    assert "weights in float32: 4 conversations" in said
+    assert "they agree" in said
+    assert "of one token" in said
+    assert all(len(line) <= 100 for line in done.stdout.splitlines() if "weights in" not in line)
+
+
+def test_json_is_plain_and_has_all_of_it(check: Checked, run: RunFolder) -> None:
+    done = check("--model", str(run.path), "--top-p", "0.9", "--temperature", "0.8", "--worst", "2", *FEW, "--json")
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert done.returncode == 0
+    assert found["within"] is True
+    assert found["figures"]["largest"] < 1e-4
+    assert found["figures"]["num_tokens"] > 10
+    assert [set(one) for one in found["worst"]] == 2 * [
+        {"trace_id", "place", "reply", "token_id", "text", "trainer", "sampler"}
+    ]
+    assert found["diagnosis"] is None
+
+
+def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
+    check: Checked, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(policy, sampling):
+        before = policy.frozen_copy()
+        before.load_tensors(weights_of(run.checkpoints / "warm_start-000200-end"))
+        return LocalEngine(before, sampling=sampling)
+
+    monkeypatch.setitem(parity.ENGINES, "stale", stale)
+    done = check("--model", str(run.path), "--engine", "stale", *FEW)
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert "they do not agree; likely fault: stale weights" in said
+    assert "agrees with the weights of checkpoint warm_start-000200-end" in said
+    assert "to do: look why the last publication" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "openai"), "--engine openai: write local; a sampler can be checked where it takes ids"),
+        (("--tokens", "0"), "--tokens 0: write 1 or more"),
+        (("--temperature", "0"), "temperature is 0.0; it must be above 0"),
+        (("--top-p", "1.5"), "top_p is 1.5"),
+        (("--dtype", "int8"), "--dtype int8: write float32 or bfloat16"),
+        (("--dtype", "bfloat16"), "is a TinyAgent, in float32"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_bad_input(check: Checked, run: RunFolder, words: tuple[str, ...], said: str) -> None:
+    done = check("--model", str(run.path), *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("nothing-here", "--model nothing-here: nothing-here does not exist"),
+        ("random", "it has no weights here; name a run, or a Hugging Face model"),
+        ("openai:gpt", "it has no weights here"),
+        ("RUN@7", "has no checkpoint '7'; it keeps 2, before"),
+    ],
+)
+def test_a_model_that_is_not_there_is_bad_input(check: Checked, run: RunFolder, model: str, said: str) -> None:
+    done = check("--model", model.replace("RUN", str(run.path)))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("mark", [pytest.param(None, marks=needs_assets)], ids=[""])
+def test_a_model_with_the_real_vocabulary_agrees(check: Checked, tmp_path: Path, mark: None) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        bos_token_id=151_643,
+        eos_token_id=151_645,
+        pad_token_id=151_643,
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(FOLDER / name, tmp_path / "model" / name)
+    done = check("--model", "./model", "--tasks", "1", "--attempts", "2", "--tokens", "6", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["within"], found["dtype"]) == (0, True, "float32")
+    assert found["worst"][0]["trace_id"].startswith("bugfix-v1/small/train/0-")
+    assert found["num_replies"] == 5  # three turns, and two
+
+
+def test_help_has_an_example_and_needs_no_torch(agentrl: Command) -> None:
+    done = agentrl("check", "parity", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "agentrl check parity --model" in done.stdout
+    assert "Exit status: 0 within the tolerance" in done.stdout
