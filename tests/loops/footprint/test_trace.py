@@ -1,0 +1,81 @@
+"""What is traced on shapes is what the same passes take with numbers."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from agentrl.loops.footprint.live import LiveBytes
+from agentrl.loops.footprint.trace import Conversations, trace_sampling, trace_training
+from agentrl.policy.cache import ConversationCache
+from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.train.packing import micro_batches
+from agentrl.train.scoring import score_tokens
+
+SHAPE = TransformerShape(vocab_size=50, layers=2, width=16, heads=2, mlp_width=32, context=64)
+WORK = Conversations(groups=2, members=3, prompt=10, length=40, observation=5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def outline(shape: TransformerShape = SHAPE) -> TinyTransformer:
+    with torch.device("meta"):
+        return TinyTransformer(shape, seed=0)
+
+
+def with_numbers(shape: TransformerShape) -> int:
+    """Peak bytes of a step with one micro-batch."""
+    policy = TinyTransformer(shape, seed=0)
+    (batch,) = micro_batches(WORK.samples(), max_tokens=8192)
+    with LiveBytes((*policy.parameters(), *policy.buffers())) as live:
+        score_tokens(policy, batch, 1.0).logprobs_K.sum().backward()
+    return live.peak
+
+
+def test_a_micro_batch_on_shapes_takes_what_it_takes_with_numbers() -> None:
+    found = trace_training(outline(), WORK.samples(), max_tokens=8192)
+    assert found.held.peak == pytest.approx(with_numbers(SHAPE), rel=0.02)
+    assert found.tokens == 2 * (10 + 3 * 30)  # the prompt of a group lies there once
+    assert found.micro_batches == 1
+
+
+def test_the_stand_in_of_the_tiled_head_takes_what_the_head_takes() -> None:
+    wide = TransformerShape(vocab_size=150_000, layers=1, width=16, heads=2, mlp_width=32, context=64)
+    found = trace_training(outline(wide), WORK.samples(), max_tokens=8192)  # 90 tokens x 150,000 words: in tiles
+    assert found.held.peak == pytest.approx(with_numbers(wide), rel=0.02)
+
+
+def test_smaller_micro_batches_take_less_until_a_group_stands_alone() -> None:
+    whole, halves, least = (trace_training(outline(), WORK.samples(), max_tokens=n) for n in (200, 100, 1))
+    assert (whole.micro_batches, halves.micro_batches, least.micro_batches) == (1, 2, 2)
+    assert whole.held.peak > halves.held.peak == least.held.peak
+    assert whole.kept > 1.5 * (halves.kept - 4 * outline().num_parameters)  # without the gradients that lie there
+    assert whole.work.flops == pytest.approx(halves.work.flops)
+
+
+def test_a_step_has_six_operations_for_each_weight_and_token() -> None:
+    found = trace_training(outline(), WORK.samples(), max_tokens=8192)
+    matrices = sum(weight.numel() for weight in outline().matrices())
+    head = 50 * 16 * 90  # of the trained tokens alone
+    products = 6 * (matrices * found.tokens + head)
+    assert products < found.work.flops < 1.6 * products  # and attention, which is short here
+
+
+def test_the_cache_on_shapes_holds_what_it_holds_with_numbers() -> None:
+    found = trace_sampling(outline(), WORK)
+    # 2 layers x keys and values x 16 numbers x 4 bytes; 2 x 10 tokens of prompts, 6 x 32 of conversations
+    assert found.cache == 2 * 2 * 16 * 4 * (2 * 10 + 6 * 32)
+    policy, slots = TinyTransformer(SHAPE, seed=0), [(g, n) for g in range(2) for n in range(3)]
+    with LiveBytes((*policy.parameters(), *policy.buffers())) as live:
+        cache = ConversationCache(policy, [[1] * 10] * 2, 3)
+        cache.prefill([[1] * 10] * 2)
+        for step in range(25):
+            cache.advance(slots, [[step]] * 6)
+        cache.advance(slots, [[1] * 5] * 6)
+    assert found.held.peak == pytest.approx(live.peak, rel=0.02)
