@@ -238,3 +238,31 @@ def test_states_are_kept_where_the_environment_names_them():
     for group in roll(NamedSet()):
         for trace in group.traces:
             assert trace.metadata["states"] == [group.task.id] * trace.num_turns
+
+
+def test_an_attempt_that_is_cancelled_closes_its_conversation_and_its_environment():
+    closed = []
+
+    class Waiting(Toy):
+        async def call(self, call):
+            await asyncio.sleep(3600.0)
+
+        async def close(self):
+            closed.append(self.task.id)
+
+    class WaitingSet(ToySet):
+        def environment(self, task):
+            return Waiting(task)
+
+    async def scenario():
+        tasks, session = WaitingSet(), ScriptedSession(script(), RENDERER.write_call, decode)
+        playing = asyncio.ensure_future(attempt(tasks, tasks[0], HARNESS, session, IDENTITY))
+        await asyncio.sleep(0.1)
+        assert not closed
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert session.script.gi_frame is None  # ended
+
+    asyncio.run(scenario())
+    assert closed == ["toy/1"]

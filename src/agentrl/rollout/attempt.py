@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 
@@ -42,6 +43,10 @@ async def attempt(
         if score:
             scores = await _score(environment, _trace(task, harness, identity, transcript, (), None), transcript)
             scores += harness.penalties(transcript)
+    except asyncio.CancelledError:  # a deadline, or an attempt that nobody waits for any more
+        if environment is not None:
+            await environment.close()
+        raise
     except Exception as error:  # whatever breaks is a fault of ours, never the policy's
         fault = _fault(error)
     if environment is not None:
