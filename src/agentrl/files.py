@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -26,6 +27,28 @@ def write_atomic(path: Path, data: bytes) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def sync_and_digest(path: Path) -> str:
+    """Have a file that was just written on the disk. Returns its `digest_of`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    _sync_folder(path.parent)
+    return digest_of(path)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -486,6 +486,9 @@ class EvalConfig(Section):
     )
     attempts: int = Field(default=1, ge=1, description="attempts at each task")
     during_tasks: int = Field(default=64, ge=2, description="held-out tasks of the small evaluations during training")
+    at_once: int | None = Field(
+        default=None, ge=1, description="attempts that are played side by side, for less memory; unset: all"
+    )
 
     @model_validator(mode="after")
     def _an_interval_needs_two(self) -> Self:

@@ -174,7 +174,7 @@ def test_the_share_that_could_not_be_scored() -> None:
         (["nothing", "--policy", "submit"], "there are no tasks 'nothing'; "),
         (["bugfix-v1/huge", "--policy", "submit"], "write bugfix-v1/tiny or bugfix-v1/small or bugfix-v1/repo"),
         (["bugfix-tiny", "--policy", "openai:"], "no model is named; write openai:NAME"),
-        (["bugfix-tiny", "--policy", "Qwen/Qwen3-0.6B"], "Models by name cannot be evaluated by this version"),
+        (["bugfix-tiny", "--policy", "no-such-run"], "the folder of a Hugging Face model or its name"),
         (["bugfix-tiny", "--policy", "RUN@7"], "has no checkpoint '7'; it keeps 3, 5, before"),
         (["bugfix-tiny", "--policy", "RUN@x"], "has no checkpoint 'x'"),
         (["bugfix-v1/small", "--policy", "RUN"], "is a TinyAgent, whose vocabulary is that of bugfix-v1/tiny alone"),

@@ -119,7 +119,7 @@ def loop(config, folder, reporter, resume):
         print("stepping", flush=True)
         time.sleep(0.02)
         if reporter.stop_requested and sys.argv[1] == "clean":
-            return {"recipe": config.recipe, "eval": {}}
+            return {"recipe": config.recipe, "eval": {}, "finished": False}
     return {}
 
 folder = RunFolder.create("runs", TrainConfig(recipe="book-example"))

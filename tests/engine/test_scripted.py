@@ -68,3 +68,13 @@ def test_close_ends_the_script_and_may_be_called_twice():
     assert ended == [True]
     with pytest.raises(SamplerError):
         say(scripted)
+
+
+def test_a_rewind_forgets_what_was_said_and_the_script_goes_on():
+    scripted = session(script(heard := []))
+    say(scripted, "fix test_1")  # two ids, and the call has two
+    asyncio.run(scripted.rewind(3))
+    say(scripted, "ok")
+    assert heard == ["ok"]
+    with pytest.raises(SamplerError, match="has 9 tokens; it cannot keep 10"):
+        asyncio.run(scripted.rewind(10))

@@ -1,6 +1,8 @@
 """From samples to tensors: what is laid out where, what is counted, and what is refused."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -172,3 +174,28 @@ def test_every_sequence_can_be_read_back_from_the_flat_axis(data):
             targets += [member.token_ids[t] for t in trained]
             sequence += 1
     assert batch.target_K.tolist() == targets
+
+
+def tensors_of(value):
+    """All tensors in a batch, wherever it holds them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    for part in vars(value).values() if is_dataclass(value) else value.values() if isinstance(value, Mapping) else ():
+        yield from tensors_of(part)
+    for part in value if isinstance(value, tuple) else ():
+        yield from tensors_of(part)
+
+
+def test_a_batch_moves_to_a_device_whole():
+    support = (None, None, (7, 3), None, (9,))
+    batch = pack(
+        [[replace(FIRST, importance=(1.0,) * 5, support=support), SECOND], [OTHER]], count([FIRST, SECOND, OTHER])
+    )
+    moved = batch.to(torch.device("meta"))  # has shapes and no numbers
+    before, after = list(tensors_of(batch)), list(tensors_of(moved))
+    assert {tensor.device.type for tensor in after} == {"meta"}
+    assert [(tensor.shape, tensor.dtype) for tensor in after] == [(tensor.shape, tensor.dtype) for tensor in before]
+    # Sixteen fields of the batch, a weight, three of each of its buckets, four of the support.
+    assert len(after) == 16 + 1 + 3 * len(batch.buckets) + 4
+    assert moved.counts == batch.counts
+    assert batch.to(torch.device("cpu")) is batch

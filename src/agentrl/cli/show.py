@@ -155,9 +155,10 @@ def _show_run(folder: RunFolder) -> None:
 
 
 def _last_traces(folder: RunFolder, limit: int = 8) -> list[Trace]:
-    """Some attempts of the last step of RL, or of the last file when there is none."""
+    """Some attempts of the last step of RL, or else of the last round of rejection sampling, or of the last file."""
     files = folder.trace_files()
-    chosen = [found for found in files if found[0] == "rl"][-1:] or files[-1:]
+    by_phase = ([found for found in files if found[0] == phase][-1:] for phase in ("rl", "rejection"))
+    chosen = next(filter(None, by_phase), files[-1:])
     return [trace for phase, step, _ in chosen for trace in itertools.islice(folder.iter_traces(phase, step), limit)]
 
 

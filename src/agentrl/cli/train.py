@@ -160,7 +160,7 @@ def _run(
         summary = loop(config, folder, reporter, resume=resume)
     if as_json:
         typer.echo(json.dumps(summary))
-    if reporter.stop_requested and "after" not in summary.get("eval", {}):
+    if not summary["finished"]:
         out.print(f"stopped early with a checkpoint; {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     show_result(out, folder, summary)

@@ -11,7 +11,7 @@ from agentrl.evals.stats import Interval, pass_at_1
 from agentrl.harness.loop import ToolLoop
 from agentrl.protocols import Sampler, TaskSet
 from agentrl.rollout.group import rollout
-from agentrl.types import Trace
+from agentrl.types import Group, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,19 @@ class Evaluation:
 
 
 async def evaluate(
-    task_set: TaskSet, *, harness: ToolLoop, sampler: Sampler, attempts: int, seed: int, name: str
+    task_set: TaskSet,
+    *,
+    harness: ToolLoop,
+    sampler: Sampler,
+    attempts: int,
+    seed: int,
+    name: str,
+    at_once: int | None = None,
 ) -> Evaluation:
     """Attempt every task of a set ``attempts`` times with one version of the policy.
+
+    At most ``at_once`` attempts are played side by side (but always those at one task), all of them when it is None.
+    The draws are the same either way.
 
     Raises:
         SamplerError: the policy changed while it was being evaluated.
@@ -34,7 +44,19 @@ async def evaluate(
     """
     tasks = [task_set[index] for index in range(len(task_set))]
     measuring = harness.for_evaluation()
-    groups = await rollout(task_set, tasks, harness=measuring, sampler=sampler, attempts=attempts, seed=seed, name=name)
+    size = len(tasks) if at_once is None else max(1, at_once // attempts)
+    groups: list[Group] = []
+    for first in range(0, len(tasks), size):
+        groups += await rollout(
+            task_set,
+            tasks[first : first + size],
+            harness=measuring,
+            sampler=sampler,
+            attempts=attempts,
+            seed=seed,
+            name=name,
+            first=first,
+        )
     traces = tuple(labelled(trace, task_set, group.task) for group in groups for trace in group.traces)
     _one_version(traces)
     outcomes = {group.task.id: group.rewards for group in groups}

@@ -21,7 +21,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.engine.random import derive_seed
 from agentrl.errors import StoreError
 from agentrl.evals.evaluate import Evaluation, evaluate
-from agentrl.harness.loop import Limits, ToolLoop
+from agentrl.harness.configured import configured_loop
 from agentrl.loops.agent import make_agent, make_critic
 from agentrl.policy.base import Policy
 from agentrl.sandbox.base import Level
@@ -93,13 +93,12 @@ class RunContext:
         )
         self.agent = make_agent(config)
         self.renderer = self.agent.renderer
-        limits = Limits(turns=config.tasks.max_turns, reply=config.tasks.max_reply, context=config.model.context)
-        self.harness = ToolLoop(self.renderer, limits)
+        self.harness = configured_loop(self.renderer, config)
         self.model = self.agent.model
-        self.current = LocalEngine(self.model, temperature=config.rl.temperature)
+        self.current = LocalEngine(self.model, sampling=config.rl.sampling)
         self.engine = self.current
         if config.rl.publish_every > 1:
-            self.engine = LocalEngine(self.model.frozen_copy(), temperature=config.rl.temperature)
+            self.engine = LocalEngine(self.model.frozen_copy(), sampling=config.rl.sampling)
         self.trainer: Trainer | None = None
         self.critic: Trainer | None = None
         self.best: dict[str, Tensor] | None = None
@@ -137,6 +136,7 @@ class RunContext:
                     reward=settings.reward,
                     show_results=settings.show_results,
                     on_hack=settings.on_hack,
+                    longest_program=settings.longest_program,
                 )
             self.reporter.note(f"{split} tasks: {self._sets[split, num_tasks].validation}")
         return self._sets[split, num_tasks]
@@ -264,6 +264,7 @@ class RunContext:
                     attempts=attempts,
                     seed=derive_seed(self.config.seed, "evaluation"),
                     name=name,
+                    at_once=self.config.eval.at_once,
                 )
             )
         interval = found.pass_at_1

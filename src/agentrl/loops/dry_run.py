@@ -7,8 +7,6 @@ nothing of learning.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,12 @@ from agentrl.engine.random import derive_seed
 from agentrl.errors import ConfigError, RendererError, TrainerError
 from agentrl.loops.agent import TOKENIZER_FILES, tokenizer_folder
 from agentrl.loops.evaluation import find_checkpoint
+from agentrl.loops.parity import Asked, check
 from agentrl.loops.run import train
 from agentrl.policy.base import Policy
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import read_checkpoint
+from agentrl.train.parity.check import Parity
 from agentrl.ui.live import Reporter
 
 STEPS = 2
@@ -38,19 +38,21 @@ class DryRun:
 
     Attributes:
         summary: of the run, as `agentrl.loops.run.train` gives it.
+        parity: how far trainer and sampler are apart in the end, as `agentrl check parity` measures it.
         exported: the folder that the trained model was written to; None for TinyAgent, which no other program loads.
         difference: largest difference of a logit between the policy and the exported model, loaded again by
             `transformers` alone.
     """
 
     summary: dict[str, Any]
+    parity: Parity | None = None
     exported: Path | None = None
     difference: float | None = None
 
 
 def dry_config(config: TrainConfig, root: Path) -> TrainConfig:
-    """The same configuration in miniature. A Hugging Face model is replaced by a small random one with its tokenizer,
-    which is written to ``root/dry-run-model``.
+    """The same configuration in miniature, without rejection sampling. A Hugging Face model is replaced by a small
+    random one with its tokenizer, which is written to ``root/dry-run-model``.
 
     Raises:
         ConfigError: no tokenizer can be had.
@@ -60,6 +62,8 @@ def dry_config(config: TrainConfig, root: Path) -> TrainConfig:
             # drawn rewards, since a random model earns none and would have nothing to learn from
             "tasks": config.tasks.model_copy(update={"train_tasks": 4, "reward": "random", "on_hack": "nothing"}),
             "warm_start": _fewer(config.warm_start, steps=STEPS, batch_size=max(2, config.warm_start.demonstrations)),
+            # a random model has no success to imitate
+            "rejection": config.rejection.model_copy(update={"rounds": 0}),
             "rl": _fewer(
                 config.rl,
                 steps=STEPS,
@@ -96,34 +100,40 @@ def dry_run(config: TrainConfig, folder: RunFolder, reporter: Reporter) -> DryRu
 
     Raises:
         AgentRLError: of the boundary that failed.
-        TrainerError: the model that was loaded again gives other numbers.
+        TrainerError: trainer and sampler do not agree, or the model that was loaded again gives other numbers.
     """
     summary = train(config, folder, reporter, resume=False)
-    if config.model.is_tiny or reporter.stop_requested:
+    if reporter.stop_requested:
         return DryRun(summary=summary)
+    found = _check_parity(config, folder, reporter)
+    if config.model.is_tiny:
+        return DryRun(summary=summary, parity=found)
     exported = folder.path / "export"
-    with _without_bars():
-        difference = _export(config, folder, exported)
+    difference = _export(config, folder, exported)
     reporter.note(f"exported to {exported} and loaded again: logits differ by at most {difference:.1e}")
     if not difference <= 1e-4:
         raise TrainerError(
             f"the exported model in {exported} gives logits that differ by {difference:.3g} from the policy's"
         )
-    return DryRun(summary=summary, exported=exported, difference=difference)
+    return DryRun(summary=summary, parity=found, exported=exported, difference=difference)
 
 
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """What `transformers` draws on the terminal for each file is left out."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+def _check_parity(config: TrainConfig, folder: RunFolder, reporter: Reporter) -> Parity:
+    asked = Asked(
+        config=config,
+        checkpoint=find_checkpoint(folder, ""),
+        sampling=config.rl.sampling,
+        tasks=2,
+        attempts=2,
+        turns=2,
+        max_tokens=min(16, config.tasks.max_reply),
+    )
+    found = check(asked)
+    figures = found.figures
+    reporter.note(f"parity: {figures.num_tokens} tokens, log-probabilities differ by at most {figures.largest:.1e}")
+    if not found.within:
+        raise TrainerError(f"trainer and sampler do not agree: {found.diagnosis}")
+    return found
 
 
 def _export(config: TrainConfig, folder: RunFolder, target: Path) -> float:
@@ -131,14 +141,15 @@ def _export(config: TrainConfig, folder: RunFolder, target: Path) -> float:
     from transformers import AutoModelForCausalLM
 
     from agentrl.policy.export import export_model
-    from agentrl.policy.load import load_policy
+    from agentrl.policy.load import load_policy, quiet
 
     settings = config.hf.model_copy(update={"device": "cpu", "dtype": "float32"})
     policy = load_policy(config.model.name, settings, value_head=config.model.value_head, seed=0)
     weights = read_checkpoint(find_checkpoint(folder, "")).weights
     policy.load_tensors({name: tensor for name, tensor in weights.items() if ":" not in name})
     export_model(policy, target, tokenizer=folder.tokenizer)
-    again = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with quiet():
+        again = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.no_grad():
         theirs = again(torch.tensor([PROBE])).logits[0, -1]
     return float((_last_logits(policy) - theirs).abs().max())
@@ -154,6 +165,7 @@ def _random_model(config: TrainConfig, folder: Path) -> Path:
     """A small model of Qwen3's architecture with random weights, and the tokenizer of the configured model."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from agentrl.policy.load import quiet
     from agentrl.tokens.vocabulary import Vocabulary
 
     tokenizer = _tokenizer(config.model.name)
@@ -173,7 +185,7 @@ def _random_model(config: TrainConfig, folder: Path) -> Path:
         bos_token_id=None,
         eos_token_id=vocabulary.end_id,
     )
-    with _without_bars():
+    with quiet():
         Qwen3ForCausalLM(shape).save_pretrained(folder)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():

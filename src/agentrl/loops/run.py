@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.config import TrainConfig
 from agentrl.evals.stats import Interval, paired_difference, pass_at_1
 from agentrl.loops.context import RunContext, Stopped
+from agentrl.loops.rejection import reject_and_imitate
 from agentrl.loops.rl import reinforce
 from agentrl.loops.sft import warm_start
 from agentrl.store import RunFolder
@@ -16,7 +17,10 @@ from agentrl.ui.plots import learning_curve
 
 
 def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume: bool) -> dict[str, Any]:
-    """Warm start, evaluation, reinforcement learning, evaluation. Returns the summary, which is also in the folder.
+    """Supervised fine-tuning, evaluation, rejection sampling, reinforcement learning, evaluation, as far as they are
+    configured. Returns the summary, which is also in the folder.
+
+    A run of supervised fine-tuning alone is evaluated once, at its end.
 
     Args:
         config: the run's configuration.
@@ -34,18 +38,24 @@ def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume:
         if resume:
             run.resume()
         before = run.progress.seconds.get("wall", 0.0)
+        finished = False
         try:
             if run.progress.phase == "warm_start":
                 warm_start(run)
-            run.measure("before", 0)
-            reinforce(run)
-            run.measure("after", config.rl.steps)
+            if config.rejection.rounds or config.rl.steps:
+                run.measure("before", 0)
+            if config.rejection.rounds and run.progress.phase != "rl":
+                reject_and_imitate(run)
+            if config.rl.steps:
+                reinforce(run)
+            run.measure("after", config.rl.steps or config.rejection.rounds)
+            finished = True
         except Stopped:
             pass
         run.progress.seconds["wall"] = before + time.perf_counter() - started
     finally:
         run.close()
-    summary = summarize(run)
+    summary = summarize(run) | {"finished": finished}
     folder.write_summary(summary)
     learning_curve(folder)
     return summary
@@ -63,6 +73,7 @@ def summarize(run: RunContext) -> dict[str, Any]:
     return {
         "recipe": run.config.recipe,
         "seed": run.config.seed,
+        "trained": _trained(run.config),
         "wall_s": seconds["wall"],
         "train_s": seconds.get("rl", 0.0),
         "seconds": dict(seconds),
@@ -74,6 +85,12 @@ def summarize(run: RunContext) -> dict[str, Any]:
         "sandbox": {name: run.sandbox[name] for name in ("backend", "level")},
         "eval": {name: _plain(interval) for name, interval in measured.items()},
     }
+
+
+def _trained(config: TrainConfig) -> str:
+    """What stands between the two evaluations of a run, or before its only one."""
+    parts = [("rejection sampling", config.rejection.rounds), ("RL", config.rl.steps)]
+    return " and ".join(name for name, count in parts if count) or "supervised fine-tuning"
 
 
 def _plain(interval: Interval) -> dict[str, Any]:

@@ -1,100 +1,148 @@
-"""The warm start: supervised fine-tuning on demonstrations of a scripted solver that makes mistakes too."""
+"""Supervised fine-tuning: cross entropy on what others did, validated on what was held out. It is the warm start of
+what follows, or a run by itself."""
 
 from __future__ import annotations
 
-import asyncio
-import random
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
+from agentrl.config import WarmStartConfig
 from agentrl.engine.random import derive_seed
-from agentrl.engine.scripted import ScriptedSession
-from agentrl.errors import TaskError
-from agentrl.loops.context import RunContext, trained_on
-from agentrl.rollout.attempt import AttemptId, attempt
-from agentrl.tasks.bugfix.solver import Mistakes, solve
-from agentrl.tasks.bugfix.taskset import BugFix
-from agentrl.tokens.samples import samples
+from agentrl.loops.context import RunContext
+from agentrl.loops.demonstrations import demonstrations
+from agentrl.policy.base import Policy
+from agentrl.tokens.dataset import split
 from agentrl.train.losses import supervised
+from agentrl.train.scoring import score_samples
 from agentrl.train.trainer import OptimizerSettings
-from agentrl.types import Sample, Task, Trace
-
-LOT = 128
-"""Tasks that are demonstrated at the same time."""
+from agentrl.types import Sample
 
 
 def warm_start(run: RunContext) -> None:
-    """Teach the policy the tools, and what a repair looks like."""
+    """Teach the policy the tools, and what a good reply looks like."""
     settings = run.config.warm_start
-    trainer = run.start_phase(
-        "warm_start",
-        OptimizerSettings(
-            learning_rate=settings.learning_rate,
-            matrix_learning_rate=settings.matrix_learning_rate,
-            total_steps=settings.steps,
-            warmup_steps=20,
-            final_fraction=0.05,
-        ),
-    )
+    max_tokens = run.config.hf.micro_batch_tokens
+    trainer = run.start_phase("warm_start", replace(optimizer_settings(settings), max_tokens=max_tokens))
     if settings.steps == 0:
         run.save("warm_start-000000-end")  # else what reinforcement learning began with would be kept nowhere
-    if run.progress.step >= settings.steps:
+    if run.progress.step >= settings.steps or run.progress.stopped_early:
         return
     with run.timed("demonstrations"):
-        demonstrated = asyncio.run(_demonstrate_all(run))
-    tasks_per_step = max(1, settings.batch_size // settings.demonstrations)
+        units = demonstrations(run)
+    train, held_out = split(units, settings.validation, derive_seed(run.config.seed, "validation"))
+    validation = Validation(run, [sample for unit in held_out for sample in unit.samples])
     run.reporter.phase("warm start", settings.steps)
+    validation.begin()
     for step in range(run.progress.step, settings.steps):
         started = time.perf_counter()
-        groups = run.draw(len(demonstrated), tasks_per_step, step, "demonstrations")
-        batch = [sample for index in groups for sample in demonstrated[index]]
-        metrics = trainer.step(batch, supervised)
+        groups = run.draw(len(train), units_per_step(settings), step, "demonstrations")
+        metrics = trainer.step([sample for index in groups for sample in train[index].samples], supervised)
         seconds = time.perf_counter() - started
         run.add_seconds("warm_start", seconds)
         metrics |= {"seconds_step": seconds, "seconds_training": seconds}
+        metrics |= validation.after(step + 1)
         run.folder.append_metrics("warm_start", step + 1, metrics)
         run.reporter.step(step + 1, metrics)
-        run.finish_step(step + 1, checkpoint=(step + 1) % 100 == 0, last=step + 1 == settings.steps)
+        last = step + 1 == settings.steps or run.progress.stopped_early
+        if last:
+            validation.end()
+        run.finish_step(step + 1, checkpoint=(step + 1) % settings.checkpoint_every == 0, last=last)
+        if last:
+            return
 
 
-async def _demonstrate_all(run: RunContext) -> list[list[Sample]]:
-    """The samples of every training task's demonstrations, one list a task."""
-    task_set = run.train_tasks().together(run.config.sandbox.workers)  # the solver's programs are our own
-    run.reporter.note(f"demonstrating {len(task_set)} tasks")
-    free = asyncio.Semaphore(2)  # while the programs of one lot run, the next lot is written
-
-    async def lot(first: int) -> list[list[Sample]]:
-        async with free:
-            return await _demonstrate_lot(run, task_set, range(first, min(first + LOT, len(task_set))))
-
-    lots = await asyncio.gather(*(lot(first) for first in range(0, len(task_set), LOT)))
-    return [made for lot in lots for made in lot]
-
-
-async def _demonstrate_lot(run: RunContext, task_set: BugFix, indices: range) -> list[list[Sample]]:
-    count = run.config.warm_start.demonstrations
-    tasks = [task_set[index] for index in indices]
-    traces = await asyncio.gather(*(_demonstrate(run, task_set, task, n) for task in tasks for n in range(count)))
-    if indices.start == 0:
-        run.folder.write_traces("warm_start", 0, [trained_on(trace, "ce") for trace in traces])
-    by_task = (traces[start : start + count] for start in range(0, len(traces), count))
-    return [[sample for trace in mine for sample in samples(trace, None, objective="ce")] for mine in by_task]
-
-
-async def _demonstrate(run: RunContext, task_set: BugFix, task: Task, number: int) -> Trace:
-    settings = run.config.warm_start
-    mistakes = Mistakes(
-        reverts=settings.reverts,
-        wrong_edit=settings.wrong_edit,
-        untested=settings.untested,
-        gives_up=settings.gives_up,
-        meddles=settings.meddles,
+def optimizer_settings(settings: WarmStartConfig) -> OptimizerSettings:
+    """The optimizer of the configuration."""
+    return OptimizerSettings(
+        learning_rate=settings.learning_rate,
+        matrix_learning_rate=settings.matrix_learning_rate,
+        total_steps=settings.steps,
+        warmup_steps=settings.warmup_steps,
+        final_fraction=settings.final_fraction,
     )
-    rng = random.Random(derive_seed(run.config.seed, "demonstration", task.id, number))
-    path = task.metadata["main_path"]
-    script = solve(task.files[path], task_set.solution(task.id)[path], rng=rng, mistakes=mistakes)
-    session = ScriptedSession(script, run.renderer.write_call, run.renderer.decode)
-    identity = AttemptId(group_id=f"demonstration-{task.id}", attempt=number, seed=0)
-    trace = await attempt(task_set, task, run.harness, session, identity, score=False)
-    if trace.error is not None:
-        raise TaskError(f"the demonstration of {task.id} failed at the {trace.error.boundary}: {trace.error.message}")
-    return trace
+
+
+def units_per_step(settings: WarmStartConfig) -> int:
+    """Conversations of a file in a step, or tasks, each with all its demonstrations."""
+    if settings.data is not None:
+        return settings.batch_size
+    return max(1, settings.batch_size // settings.demonstrations)
+
+
+class Validation:
+    """Measures the loss on what is held out, and with patience keeps the best weights and says when to stop.
+
+    What it remembers stands in the run's progress and checkpoints, so that a resumed run goes on with it.
+
+    Args:
+        run: whose policy is trained.
+        held_out: samples that are not trained; without any, nothing is measured.
+    """
+
+    def __init__(self, run: RunContext, held_out: Sequence[Sample]) -> None:
+        self.run, self.held_out = run, held_out
+        self.settings = run.config.warm_start
+
+    def begin(self) -> None:
+        """Measure the weights before the first step, unless that was done before a resume."""
+        if self.held_out and self.run.progress.step == 0:
+            self.run.folder.append_metrics("warm_start", 0, self._measured(0))
+
+    def after(self, step: int) -> dict[str, float]:
+        """What is measured after a step; nothing where no validation is due."""
+        due = step % self.settings.validate_every == 0 or step == self.settings.steps
+        return self._measured(step) if self.held_out and due else {}
+
+    def end(self) -> None:
+        """Go back to the best weights, where patience keeps them."""
+        run, progress = self.run, self.run.progress
+        if run.best is None:
+            return
+        run.model.load_tensors(run.best)
+        run.best = None
+        run.reporter.note(
+            f"{'stopped early; ' if progress.stopped_early else ''}the weights of step {progress.best_step} are kept, "
+            f"whose validation loss was the lowest ({progress.best_loss:.4f})"
+        )
+
+    def _measured(self, step: int) -> dict[str, float]:
+        started = time.perf_counter()
+        loss, tokens = validation_loss(self.run.model, self.held_out)
+        self.run.add_seconds("validation", time.perf_counter() - started)
+        self.run.reporter.note(f"step {step}: validation loss {loss:.4f} nats a token")
+        if self.settings.patience:
+            self._compare(loss, step)
+        return {"validation_loss": loss, "tokens_validated": tokens}
+
+    def _compare(self, loss: float, step: int) -> None:
+        progress = self.run.progress
+        if progress.best_loss is None or loss < progress.best_loss:
+            progress.best_loss, progress.best_step, progress.misses = loss, step, 0
+            self.run.best = {name: tensor.clone() for name, tensor in self.run.model.tensors().items()}
+        else:
+            progress.misses += 1
+        progress.stopped_early = progress.misses >= self.settings.patience
+
+
+def validation_loss(model: Policy, held_out: Sequence[Sample], *, max_tokens: int = 8192) -> tuple[float, float]:
+    """Cross entropy in nats per trained token, and the weight of those tokens, which is their number.
+
+    Every token counts as much as any other, however long its conversation and whatever is computed together: the sum
+    over all tokens is divided once. (A mean over batches of their means would depend on how they are cut.)
+
+    Args:
+        model: the policy.
+        held_out: samples with weights for ``ce``.
+        max_tokens: of a micro-batch.
+    """
+    scored = score_samples(model, held_out, lambda s: s.logprobs_K, temperature=1.0, max_tokens=max_tokens)
+    pairs = [
+        (weight, logprob)
+        for sample, logprobs in zip(held_out, scored, strict=True)
+        for weight, logprob in zip(sample.weights["ce"], logprobs, strict=True)
+        if weight
+    ]
+    total = math.fsum(weight for weight, _ in pairs)
+    return -math.fsum(weight * logprob for weight, logprob in pairs) / total, total

@@ -4,9 +4,9 @@
     agentrl train qwen3-0.6b-bugfix --dry-run      the same steps on a CPU in minutes, with a small random model
 
 Not run on a GPU yet, so there is no result to report; the dry run is a test. Weights are held in float32, since most
-steps of training are smaller than bfloat16 can add: about 10 GB for weights, gradients and AdamW's moments, and as much
-again for the conversations that are sampled side by side (`agentrl plan-memory qwen3-0.6b-bugfix`). With less memory:
-`--hf.lora_rank 32 --hf.dtype bfloat16 --rl.learning_rate 2e-5`.
+steps of training are smaller than bfloat16 can add: 9 GiB for weights, gradients and AdamW's moments, and 224 KiB for
+each token of the 64 conversations that are sampled side by side (`agentrl plan-memory qwen3-0.6b-bugfix` says what that
+comes to). With less memory: `--hf.lora_rank 32 --hf.dtype bfloat16 --rl.learning_rate 2e-5`.
 """
 
 from agentrl.config import (
@@ -40,12 +40,12 @@ def config() -> TrainConfig:
         ),
         rl=RlConfig(
             steps=150,
-            groups_per_step=16,
+            groups_per_step=8,
             group_size=8,
             learning_rate=1e-6,
             parameters={"clip_high": 0.28},
             eval_every=25,
         ),
-        eval=EvalConfig(tasks=200, attempts=2, during_tasks=48),
+        eval=EvalConfig(tasks=200, attempts=2, during_tasks=48, at_once=64),
         sandbox=SandboxConfig(workers=8, wall_s=10.0, cpu_s=1.0),
     )

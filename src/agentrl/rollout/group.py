@@ -22,16 +22,18 @@ async def rollout(
     seed: int,
     name: str,
     greedy: bool = False,
+    first: int = 0,
 ) -> list[Group]:
     """Play ``attempts`` attempts at each task, all at the same time. Groups come back in the order of the tasks.
 
     With ``greedy`` one more is played at each task, in which the policy takes its likeliest token each time.
 
-    The draws of an attempt depend on ``seed``, ``name``, the task and the attempt's number, and on nothing else.
+    The draws of an attempt depend on ``seed``, ``name``, the task, the number of the group (which begin with ``first``,
+    for whoever plays a part of many) and that of the attempt, and on nothing else.
     """
     plans = [
         (task, AttemptId(group_id=f"{name}-{g}", attempt=n, seed=derive_seed(seed, name, task.id, g, n)))
-        for g, task in enumerate(tasks)
+        for g, task in enumerate(tasks, first)
         for n in range(attempts + greedy)
     ]
     sessions = [sampler.session(identity.seed, greedy=identity.attempt == attempts) for _, identity in plans]
@@ -41,8 +43,8 @@ async def rollout(
             for (task, identity), session in zip(plans, sessions, strict=True)
         )
     )
-    by_task = [traces[first : first + attempts + greedy] for first in range(0, len(traces), attempts + greedy)]
+    by_task = [traces[start : start + attempts + greedy] for start in range(0, len(traces), attempts + greedy)]
     return [
         Group(id=f"{name}-{g}", task=task, traces=tuple(mine[:attempts]), greedy=mine[attempts] if greedy else None)
-        for g, (task, mine) in enumerate(zip(tasks, by_task, strict=True))
+        for g, (task, mine) in enumerate(zip(tasks, by_task, strict=True), first)
     ]

@@ -8,17 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from agentrl.errors import RendererError
-from agentrl.tokens.chatml import ChatMLRenderer
-from agentrl.tokens.vocabulary import Vocabulary
+from agentrl.protocols import Renderer
 from agentrl.types import Message, Node, Sample, Stop, ToolSpec, Trace
 
+if TYPE_CHECKING:  # real vocabularies need a package that TinyAgent does not
+    from agentrl.tokens.chatml import Continuation
+    from agentrl.tokens.vocabulary import Vocabulary
 
-def demonstration(
-    renderer: ChatMLRenderer, messages: Sequence[Message], tools: Sequence[ToolSpec], *, trace_id: str
-) -> Trace:
+
+@runtime_checkable
+class Writer(Renderer, Protocol):
+    """A renderer that can also write what the policy would say."""
+
+    def write_reply(self, message: Message) -> tuple[int, ...]:
+        """The ids of a reply, its stop id included."""
+        ...
+
+
+@runtime_checkable
+class _Follows(Protocol):
+    """A renderer whose template may write history anew; see `ChatMLRenderer.follow`."""
+
+    def follow(
+        self,
+        history: Sequence[Message],
+        messages: Sequence[Message],
+        sampled_ids: Sequence[int],
+        tools: Sequence[ToolSpec],
+    ) -> Continuation: ...
+
+
+def as_writer(renderer: Renderer) -> Writer:
+    """The renderer, if it can write replies.
+
+    Raises:
+        RendererError: it can only read them.
+    """
+    if isinstance(renderer, Writer):
+        return renderer
+    raise RendererError(f"{renderer.name} reads replies and cannot write any; demonstrations need one that does")
+
+
+def demonstration(renderer: Writer, messages: Sequence[Message], tools: Sequence[ToolSpec], *, trace_id: str) -> Trace:
     """A conversation as a trace. Each reply stands in the context in which the policy would give it: where the model's
     template drops thoughts once the user asks again, a new branch begins.
 
@@ -105,6 +139,7 @@ _PER_TOKEN = (
     "reference_logprobs",
     "old_logprobs",
     "importance",
+    "support",
 )
 
 
@@ -114,7 +149,7 @@ def _num_trained(sample: Sample) -> int:
 
 
 def _context(
-    renderer: ChatMLRenderer,
+    renderer: Writer,
     history: Sequence[Message],
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
@@ -125,7 +160,10 @@ def _context(
         return None, renderer.render(messages, tools)
     if not messages:
         raise RendererError(f"two replies of the assistant in a row ({history[-1].content!r}); join them")
-    going_on = renderer.follow(history, messages, nodes[-1].sampled_ids, tools)
+    said = nodes[-1].sampled_ids
+    if not isinstance(renderer, _Follows):
+        return len(nodes) - 1, renderer.extend(messages, said)
+    going_on = renderer.follow(history, messages, said, tools)
     return (len(nodes) - 1 if going_on.rewritten is None else None), going_on.spans
 
 

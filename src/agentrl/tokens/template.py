@@ -18,9 +18,9 @@ from agentrl.errors import RendererError
 from agentrl.tokens.chat import check_results
 from agentrl.tokens.jinja import ChatTemplate
 from agentrl.tokens.probe import CALL, QUESTION, nearest, prove
-from agentrl.tokens.toolcalls import read_reply
+from agentrl.tokens.toolcalls import CLOSE, OPEN, THINK, THOUGHT, read_reply, write_call
 from agentrl.tokens.vocabulary import Vocabulary, num_common
-from agentrl.types import Message, ToolSpec
+from agentrl.types import Message, ToolCall, ToolSpec
 
 _REPLY = "A plum."
 
@@ -90,6 +90,20 @@ class TemplateRenderer:
         """The ids that open the policy's turn."""
         return self.proof.prompt_ids
 
+    def write_reply(self, message: Message) -> tuple[int, ...]:
+        """The ids with which the policy would say a message, stop id included (for demonstrations).
+
+        Thoughts and calls are written as `parse` reads them, with control tokens where the vocabulary has their marks.
+        """
+        part = self.vocabulary.part
+        thoughts = "" if message.reasoning is None else f"{THINK}\n{part(message.reasoning.strip())}\n{THOUGHT}\n\n"
+        said = [thoughts + part(message.content)] if thoughts or message.content else []
+        if any(call.problem for call in message.tool_calls):  # then the calls stand in the content
+            calls = []
+        else:
+            calls = [f"{OPEN}{part(body)}{CLOSE}" for body in map(_body, message.tool_calls)]
+        return (*self.vocabulary.ids_of_parted("\n".join([*said, *calls])), self.proof.stop_id)
+
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message in a reply. Never raises: what is malformed is said in a call's `problem`."""
         stopped = len(sampled_ids) > 0 and sampled_ids[-1] in self.stop_ids
@@ -119,6 +133,11 @@ class TemplateRenderer:
         except RendererError:  # some templates take no conversation that ends so
             return 0
         return num_common(found, whole)
+
+
+def _body(call: ToolCall) -> str:
+    """What stands between the marks of a call."""
+    return write_call(call).removeprefix(OPEN).removesuffix(CLOSE)
 
 
 def _after(ids: tuple[int, ...], stop: int, count: int) -> int:

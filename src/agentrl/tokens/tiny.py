@@ -228,6 +228,16 @@ class TinyRenderer:
                     ids.append(IDS["<arg>"])
         return (*ids, IDS["<end>"])
 
+    def write_reply(self, message: Message) -> tuple[int, ...]:
+        """The ids with which the policy would say a message that makes one call, the end marker included.
+
+        Raises:
+            RendererError: no call or several, words or thoughts beside it, or text outside of the vocabulary.
+        """
+        if len(message.tool_calls) != 1 or message.content or message.reasoning:
+            raise RendererError("TinyAgent's replies are one tool call each, without content or thoughts")
+        return self.write_call(message.tool_calls[0])
+
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message in a reply. Never raises: what is malformed is said in the call's `problem`."""
         words = [WORDS[index] for index in sampled_ids]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,11 +12,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agentrl.errors import StoreError
-from agentrl.files import write_atomic
+from agentrl.files import digest_of, sync_and_digest, write_atomic
 
 _WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
@@ -43,10 +42,10 @@ def write_checkpoint(root: Path, name: str, checkpoint: Checkpoint, *, keep: int
     partial, path = root / f".{name}.partial", root / name
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    files = {_WEIGHTS: save(dict(checkpoint.weights)), _OPTIMIZER: save(dict(checkpoint.optimizer))}
-    for file, data in files.items():
-        write_atomic(partial / file, data)
-    digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
+    files = {_WEIGHTS: checkpoint.weights, _OPTIMIZER: checkpoint.optimizer}
+    for file, tensors in files.items():
+        save_file(dict(tensors), partial / file)  # not through memory, where a model may not fit twice
+    digests = {file: sync_and_digest(partial / file) for file in files}
     write_atomic(partial / _STATE, json.dumps({"schema": 1, "sha256": digests, **checkpoint.state}).encode())
     if path.exists():
         _remove(path)
@@ -78,14 +77,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        files = {name: (path / name).read_bytes() for name in (_WEIGHTS, _OPTIMIZER)}
+        digests = {name: digest_of(path / name) for name in (_WEIGHTS, _OPTIMIZER)}
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: not a readable checkpoint ({error})") from error
-    for name, data in files.items():
-        if hashlib.sha256(data).hexdigest() != state.get("sha256", {}).get(name):
+    for name, digest in digests.items():
+        if digest != state.get("sha256", {}).get(name):
             raise StoreError(f"{path / name}: damaged, its checksum differs; resume from another checkpoint")
     try:
-        return Checkpoint(weights=load(files[_WEIGHTS]), optimizer=load(files[_OPTIMIZER]), state=state)
+        return Checkpoint(weights=load_file(path / _WEIGHTS), optimizer=load_file(path / _OPTIMIZER), state=state)
     except SafetensorError as error:
         raise StoreError(f"{path}: not safetensors ({error})") from error
 

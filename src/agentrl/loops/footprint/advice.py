@@ -10,7 +10,7 @@ from agentrl.config import TrainConfig
 from agentrl.loops.footprint.estimate import Estimate, Traces, conversations_of, estimate, trace
 
 _LORA_RANK = 32
-_SAME_MODEL = {"hf.micro_batch_tokens", "rl.groups_per_step", "rl.group_size", "eval.tasks", "eval.during_tasks"}
+_SAME_MODEL = {"hf.micro_batch_tokens", "rl.groups_per_step", "rl.group_size", "eval.at_once"}
 """Keys that leave the model as it is."""
 
 
@@ -59,10 +59,9 @@ def _candidates(config: TrainConfig, now: Estimate) -> Iterator[Mapping[str, Any
         yield {"rl.groups_per_step": rl.groups_per_step // 2}
     if rl.group_size >= 4:
         yield {"rl.group_size": rl.group_size // 2}
-    if config.eval.tasks > 4:
-        yield {"eval.tasks": config.eval.tasks // 2}
-    if config.rl.eval_every and config.eval.during_tasks > 4:
-        yield {"eval.during_tasks": config.eval.during_tasks // 2}
+    attempts = config.eval.at_once or config.eval.tasks * config.eval.attempts
+    if attempts > rl.groups_per_step * rl.group_size:
+        yield {"eval.at_once": rl.groups_per_step * rl.group_size}
     if config.model.is_tiny:
         return
     if not config.hf.gradient_checkpointing:

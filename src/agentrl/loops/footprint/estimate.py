@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from agentrl.config import LONGEST_PROMPT, TrainConfig
+from agentrl.loops.footprint.layers import extended, shallow
 from agentrl.loops.footprint.machine import Memory, Rates, device_memory, host_memory
 from agentrl.loops.footprint.outline import outline
 from agentrl.loops.footprint.trace import (
@@ -157,7 +159,26 @@ def trace(
     Raises:
         ConfigError: the model's shape cannot be had.
     """
-    policy = policy or (known.policy if known else outline(config))
+    whole = policy or (known.policy if known else outline(config))
+    depths = None if config.model.is_tiny or policy else shallow(*_layers(whole))
+    if depths is None:
+        return _traced(config, conversations, whole, known)
+    few, more = (_traced(config, conversations, outline(config, layers=depth), None) for depth in depths)
+    times = (_layers(whole)[0] - depths[0]) / (depths[1] - depths[0])
+    passes = {
+        name: extended(getattr(few, name), getattr(more, name), times)
+        for name in ("training", "sampling", "evaluation")
+        if getattr(few, name) is not None
+    }
+    return replace(few, policy=whole, **passes)
+
+
+def _layers(policy: Any) -> tuple[int, list[str] | None]:
+    shape = policy.model.config
+    return shape.num_hidden_layers, getattr(shape, "layer_types", None)
+
+
+def _traced(config: TrainConfig, conversations: Conversations, policy: Policy, known: Traces | None) -> Traces:
     evaluated = _evaluated(config, conversations)
     sampling = known.sampling if known and known.conversations == conversations else None
     evaluation = known.evaluation if known and known.evaluated == evaluated else None
@@ -202,6 +223,8 @@ def _evaluated(config: TrainConfig, conversations: Conversations) -> Conversatio
     if not sizes:
         return None
     groups, members = max(sizes, key=math.prod)
+    if settings.at_once is not None:
+        groups = min(groups, max(1, settings.at_once // members))
     return replace(conversations, groups=groups, members=members)
 
 

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-def outline(config: TrainConfig) -> Policy:
+def outline(config: TrainConfig, *, layers: int | None = None) -> Policy:
     """The policy of a run, on the meta device.
+
+    Args:
+        config: of the run.
+        layers: the first so many of a Hugging Face model; unset: all.
 
     Raises:
         ConfigError: the model's ``config.json`` cannot be had, or adapters do not fit it.
@@ -27,7 +31,12 @@ def outline(config: TrainConfig) -> Policy:
         shape = TransformerShape(vocab_size=len(WORDS), **config.model.model_dump(exclude={"name"}))
         with torch.device("meta"):
             return TinyTransformer(shape, seed=0)
-    return outline_model(_read(config.model.name), config.hf, value_head=config.model.value_head)
+    found: Any = _read(config.model.name)
+    if layers is not None:
+        found.num_hidden_layers = layers
+        if getattr(found, "layer_types", None):
+            found.layer_types = found.layer_types[:layers]
+    return outline_model(found, config.hf, value_head=config.model.value_head)
 
 
 def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value_head: bool) -> Policy:

@@ -1,0 +1,115 @@
+"""`agentrl eval --policy MODEL`: a Hugging Face model by its folder, with its own tokenizer."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is in the extra `hf`: pip install -e '.[hf]'")
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.cli import main
+from agentrl.evals.folder import EvaluationFolder
+from tests.cli.conftest import Command, Done
+from tests.tokens.real import FOLDER, needs_assets
+
+pytestmark = needs_assets
+FEW = ("--tasks", "2", "--max-tokens", "6", "--no-thinking")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with the vocabulary of Qwen3."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    torch.manual_seed(0)
+    shape = Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=151_643,
+        eos_token_id=151_645,
+    )
+    Qwen3ForCausalLM(shape).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(FOLDER / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command line in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*words: str) -> Done:
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        out, err = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return Done(left.value.code, out, err)
+
+    return call
+
+
+def test_a_model_is_played_token_by_token_and_the_same_command_goes_on(model: Path, agentrl: Command) -> None:
+    words = ("eval", "bugfix-v1/small", "--policy", str(model), *FEW, "--out", "kept", "--json")
+    done = agentrl(*words)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["played"] == 2
+    assert result["spec"]["harness"].startswith("tool-loop")
+    assert "chatml-v1(thinking=False)" in result["spec"]["harness"]
+    traces = EvaluationFolder.open(Path("kept")).traces()
+    replies = [node for trace in traces for node in trace.nodes if node.sampled_ids]
+    assert [len(node.sampled_ids) for node in replies] == [6, 6]
+    assert all(logprob < -5.0 for node in replies for logprob in node.logprobs)  # of 151,936 words, nearly alike
+    again = json.loads(agentrl(*words).stdout)
+    assert again["played"] == 2  # nothing was missing
+    # what `show` needs to spell the tokens lies beside them
+    shown = agentrl("show", "kept", "--trace", traces[0].id, "--tokens").stdout
+    assert "'<|im_start|>'" in shown
+    assert repr("\n\n") in shown
+
+
+def test_other_weights_get_another_folder(model: Path, agentrl: Command, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    changed = Qwen3ForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        changed.model.norm.weight.mul_(2.0)
+    changed.save_pretrained(other)
+    digests = [
+        json.loads(agentrl("eval", "bugfix-v1/small", "--policy", str(path), *FEW, "--json").stdout)["spec"]["weights"]
+        for path in (model, other)
+    ]
+    assert digests[0].split()[-1] != digests[1].split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "MODEL", "--max-tokens", "0"], "--max-tokens 0: write 1 or more"),
+        (["--policy", "MODEL", "--dtype", "float8"], "--dtype float8: write float32 or bfloat16"),
+        (["--policy", "submit", "--thinking"], "--thinking True is for --policy with a Hugging Face model alone"),
+        (["--policy", "MODEL", "--concurrency", "2"], "--concurrency 2 is for --policy openai:NAME alone"),
+        (["--policy", "BARE"], "has no tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    model: Path, agentrl: Command, tmp_path: Path, words: list[str], message: str
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copyfile(model / "config.json", bare / "config.json")
+    words = [{"MODEL": str(model), "BARE": str(bare)}.get(word, word) for word in words]
+    done = agentrl("eval", "bugfix-v1/small", "--tasks", "2", *words)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
