@@ -5,15 +5,19 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM_VENV ?= $(VENV)/vllm
+VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-assets faults lint check bench equivalence phenomena clean
+.PHONY: help demo test test-assets faults vllm-env test-vllm lint check bench equivalence phenomena clean
 
 help:
 	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
 	@echo "make test    run the tests"
 	@echo "make test-assets  fetch the tokenizer that some tests need (make test does it; without it they are skipped)"
 	@echo "make faults  kill runs at many moments and compare what comes of them (minutes)"
+	@echo "make test-vllm  compare a real vLLM server with the trainer, on the CPU (minutes)"
+	@echo "make vllm-env  make the environment of that server (make test-vllm does it; 4 GB)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make check   lint and tests, as CI runs them"
 	@echo "make bench   run the benchmarks"
@@ -31,11 +35,17 @@ test-assets: $(READY)
 
 test: $(READY) test-assets
 	@echo "==> running the tests"
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 faults: $(READY)
 	@echo "==> killing runs"
 	$(BIN)/python -m pytest -m faults
+
+vllm-env: $(VLLM_READY)
+
+test-vllm: $(READY) $(VLLM_READY)
+	@echo "==> comparing a vLLM server with the trainer"
+	AGENTRL_VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -m vllm tests/engine
 
 lint: $(READY)
 	@echo "==> ruff"
@@ -72,4 +82,13 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "==> installing agentrl and its libraries (torch is large: some minutes the first time)"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[reasoning-gym]' || \
+	  echo "==> without reasoning-gym, a part of which needs a C compiler; its tests are skipped"
+	@touch $@
+
+$(VLLM_READY): requirements-vllm.txt
+	@echo "==> making the environment of vLLM $(VLLM_VENV) (torch and vLLM are large: some minutes)"
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet -c requirements-vllm.txt torch
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps -r requirements-vllm.txt
 	@touch $@

@@ -67,6 +67,23 @@ def test_a_right_answer_that_is_no_mathematics_leaves_attempts_unscored(tmp_path
             score(task_set, 3, reply)
 
 
+def test_an_answer_that_no_verifier_ends_on_is_wrong_and_no_way_out_of_the_count(tmp_path):
+    """A policy could else answer so whenever it is not sure. Where the right answer fails too, the task is at fault."""
+    poison = r"\boxed{9^{9^{9^{9}}} + x}"
+    verifier = Verifier(workers=1, cpu_s=1.0)
+    rows = [*ROWS, {"question": "?", "answer": r"$\operatorname{undefined}($"}]
+    task_set = MathTasks(write(tmp_path / "a.jsonl", rows), verifier=verifier)
+    try:
+        assert score(task_set, 0, r"\boxed{42}") == 1.0
+        with pytest.raises(ScorerError, match="1 s of processor time"):  # it is one that the verifier does not end on
+            verifier.ask_now("math", {"gold": "42", "answer": "9^{9^{9^{9}}} + x"})
+        assert score(task_set, 0, poison) == 0.0
+        with pytest.raises(ScorerError):
+            score(task_set, 3, poison)
+    finally:
+        verifier.close()
+
+
 # case W19: ids that collide between sets
 def test_rows_of_two_files_have_other_ids(tmp_path, verifier):
     (tmp_path / "b").mkdir()

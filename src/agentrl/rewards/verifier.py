@@ -1,5 +1,5 @@
 """Answers are verified in processes of their own, so that one that never ends or grows without bound costs nothing
-but itself: the process is ended at its limit, the attempt stays unscored, and the next one gets a fresh process.
+but itself: the process is ended at its limit, and the next one gets a fresh process.
 
 Libraries that check answers guard themselves with the alarm signal, which works in a main thread alone, and take a
 time that ran out for a wrong answer. So their own limits are off, and the limit is the processor time of the process:
@@ -28,6 +28,10 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH",
 _MAIN = "agentrl.rewards.verifier_main"
 
 
+class Unverifiable(ScorerError):
+    """A job failed by what it was given, on a machine that did its part: it raised, or used up its processor time."""
+
+
 class Verifier:
     """A few processes that make tasks and verify answers. Safe to use from several threads and event loops.
 
@@ -51,7 +55,8 @@ class Verifier:
             arguments: JSON-plain.
 
         Raises:
-            ScorerError: it raised, or reached a limit.
+            Unverifiable: it raised, or used up its processor time.
+            ScorerError: it gave no answer for another reason.
             TaskError: the package that it needs is missing.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.ask_now, job, arguments)
@@ -63,7 +68,8 @@ class Verifier:
             answer = child.exchange({"job": job, "cpu_s": self.cpu_s, **arguments}, self.wall_s)
         except (OSError, EOFError) as error:
             self.replaced += 1
-            raise ScorerError(f"verifier {job}: {child.end(error, self.cpu_s, self.wall_s)}") from error
+            kind, why = child.end(error, self.cpu_s, self.wall_s)
+            raise kind(f"verifier {job}: {why}") from error
         except BaseException:
             child.end()
             raise
@@ -71,7 +77,7 @@ class Verifier:
         if "missing" in answer:
             raise TaskError(answer["missing"])
         if "error" in answer:
-            raise ScorerError(f"verifier {job} raised {answer['error']}")
+            raise Unverifiable(f"verifier {job} raised {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -113,7 +119,9 @@ class _Child:
             raise EOFError
         return dict(json.loads(line))
 
-    def end(self, error: Exception | None = None, cpu_s: float = 0.0, wall_s: float = 0.0) -> str:
+    def end(
+        self, error: Exception | None = None, cpu_s: float = 0.0, wall_s: float = 0.0
+    ) -> tuple[type[ScorerError], str]:
         """End the process, and say why a job failed."""
         self._process.kill() if isinstance(error, TimeoutError) else self._socket.shutdown(socket.SHUT_RDWR)
         try:
@@ -124,7 +132,7 @@ class _Child:
         self._replies.close()
         self._socket.close()
         if isinstance(error, TimeoutError):
-            return f"no verdict within {wall_s:g} s"
+            return ScorerError, f"no verdict within {wall_s:g} s"
         if status == -signal.SIGPROF:
-            return f"no verdict within {cpu_s:g} s of processor time"
-        return f"its process ended with status {status}"
+            return Unverifiable, f"no verdict within {cpu_s:g} s of processor time"
+        return ScorerError, f"its process ended with status {status}"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.rewards.match import Rule, extract
+from agentrl.rewards.verifier import Unverifiable
 from agentrl.tasks.environment import ToolEnvironment
 from agentrl.types import Score, Task, Trace
 
@@ -22,13 +23,18 @@ class AnswerEnvironment(ToolEnvironment):
         task: the question.
         verify: scores the marked answer.
         rule: how an answer is marked.
+        control: an answer that the verifier is known to have a verdict on, such as the right one. Where it has none on
+            the policy's and still has on this one, the policy's answer is at fault and scores 0: else a policy could
+            leave the count by answers that are not to be verified. Without a control such an attempt is unscored.
         threshold: the value from which an answer passes; the score is then 0 or 1, and the value is kept beside it as
             ``partial``. None makes the value itself the score.
     """
 
-    def __init__(self, task: Task, *, verify: Verify, rule: Rule, threshold: float | None) -> None:
+    def __init__(
+        self, task: Task, *, verify: Verify, rule: Rule, threshold: float | None, control: str | None = None
+    ) -> None:
         super().__init__(task)
-        self._verify, self._rule, self._threshold = verify, rule, threshold
+        self._verify, self._rule, self._threshold, self._control = verify, rule, threshold, control
 
     async def score(self, trace: Trace) -> Sequence[Score]:
         """The verdict, and as metrics whether an answer could be read and its value before the threshold.
@@ -36,13 +42,13 @@ class AnswerEnvironment(ToolEnvironment):
         No answer scores 0: the verifier is not asked, since some credit an empty one.
 
         Raises:
-            ScorerError: the verifier raised or reached its limit.
+            ScorerError: there is no verdict, and the answer is not known to be the reason.
         """
         answer = extract(reply_of(trace), self._rule)
         read = Score(name=READ, value=float(answer is not None), weight=0.0)
         if answer is None:
             return [Score(name=ANSWER, value=0.0, explanation=f"no answer is marked (rule {self._rule})"), read]
-        verdict = await self._verify(answer)
+        verdict = await self._verdict(answer)
         value, note = float(verdict["value"]), str(verdict["note"])
         if self._threshold is None:
             return [Score(name=ANSWER, value=value, explanation=note), read]
@@ -52,6 +58,15 @@ class AnswerEnvironment(ToolEnvironment):
             Score(name=PARTIAL, value=value, weight=0.0),
             read,
         ]
+
+    async def _verdict(self, answer: str) -> Mapping[str, Any]:
+        try:
+            return await self._verify(answer)
+        except Unverifiable as error:
+            if self._control is None:
+                raise
+            await self._verify(self._control)
+            return {"value": 0.0, "note": f"this answer cannot be verified, and others can: {error}"}
 
 
 def reply_of(trace: Trace) -> str:

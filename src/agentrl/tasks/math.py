@@ -76,7 +76,8 @@ class MathTasks:
         """A fresh environment for one attempt at ``task``. Raises TaskError for a task that is not of this set."""
         if task.id not in self._gold:
             raise TaskError(f"task {task.id!r} is not of this set; its tasks are {self[0].id} to {self[-1].id}")
-        return AnswerEnvironment(task, verify=partial(self._verify, task.id), rule=self._rule, threshold=1.0)
+        verify = partial(self._verify, task.id)
+        return AnswerEnvironment(task, verify=verify, rule=self._rule, threshold=1.0, control=self._gold[task.id])
 
     def right_reply(self, task_id: str) -> str:
         """A reply that gives the file's own answer, marked as the rule asks for."""

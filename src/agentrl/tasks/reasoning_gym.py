@@ -14,6 +14,7 @@ from functools import partial
 from agentrl.engine.random import derive_seed
 from agentrl.errors import ScorerError, TaskError
 from agentrl.rewards.match import Rule
+from agentrl.rewards.readable import NONSENSE
 from agentrl.rewards.verifier import Verifier
 from agentrl.tasks.answering import AnswerEnvironment
 from agentrl.types import Message, Task
@@ -91,7 +92,8 @@ class ReasoningGym:
         if task.id not in self._seeds:
             raise TaskError(f"task {task.id!r} is not of this set; its tasks are {self[0].id} to {self[-1].id}")
         verify = partial(self._verify, self._seeds[task.id])
-        return AnswerEnvironment(task, verify=verify, rule=RULE, threshold=self.threshold)
+        control = self._answers[task.id] or NONSENSE
+        return AnswerEnvironment(task, verify=verify, rule=RULE, threshold=self.threshold, control=control)
 
     def right_reply(self, task_id: str) -> str | None:
         """A reply that gives the data set's own answer; None where it keeps none, as many answers are right."""
