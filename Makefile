@@ -9,12 +9,13 @@ VLLM_VENV ?= $(VENV)/vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-assets faults vllm-env test-vllm lint check bench equivalence phenomena clean
+.PHONY: help demo test test-assets gemma faults vllm-env test-vllm lint check bench equivalence phenomena clean
 
 help:
 	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
 	@echo "make test    run the tests"
 	@echo "make test-assets  fetch the tokenizer that some tests need (make test does it; without it they are skipped)"
+	@echo "make gemma   make a folder of the pretrained Gemma 3 270M that the recipe gemma3-270m-bugfix trains (1.1 GB)"
 	@echo "make faults  kill runs at many moments and compare what comes of them (minutes)"
 	@echo "make test-vllm  compare a real vLLM server with the trainer, on the CPU (minutes)"
 	@echo "make vllm-env  make the environment of that server (make test-vllm does it; 4 GB)"
@@ -32,6 +33,11 @@ demo: $(READY)
 test-assets: $(READY)
 	@echo "==> fetching the tokenizer of Qwen3 into assets/"
 	@$(BIN)/python -m agentrl.tokens.assets assets
+
+gemma: $(READY)
+	@echo "==> making assets/gemma3-270m, for agentrl train gemma3-270m-bugfix"
+	$(BIN)/python -m pip install --quiet -c constraints.txt gguf
+	@$(BIN)/python -m agentrl.policy.gemma assets
 
 test: $(READY) test-assets
 	@echo "==> running the tests"
