@@ -60,6 +60,7 @@ OTHERS = {
     "rl.critic_warmup": None,
     "tasks.longest_program": "8",
     "model.name": "Qwen/Qwen3-0.6B",
+    "eval.at_once": "16",
     "hf.dtype": "bfloat16",
     "hf.device": "cpu",
     "hf.attention": "masked",

@@ -57,7 +57,7 @@ def test_rewards_that_nothing_is_compared_with_are_not_unscored():
     assert report.dropped["uncredited"].num_scored == 3
 
 
-LIMITS = {Stop.MAX_TURNS, Stop.CONTEXT_FULL, Stop.MAX_TOKENS, Stop.TIMEOUT}
+LIMITS = {Stop.MAX_TURNS, Stop.CONTEXT_FULL, Stop.MAX_TOKENS, Stop.TIMEOUT, Stop.TOOL_TIME}
 
 
 @pytest.mark.parametrize(("stop", "left_out"), [(stop, stop in LIMITS) for stop in Stop])

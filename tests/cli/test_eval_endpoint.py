@@ -126,7 +126,7 @@ def test_a_data_set_of_reasoning_gym_has_a_scale(agentrl: Command) -> None:
             ["math:sums.jsonl", "--policy", "submit", "--threshold", "1"],
             "--threshold 1 is for reasoning-gym:NAME alone",
         ),
-        (["math:sums.jsonl", "--policy", "submit", "--max-tokens", "9"], "--max-tokens 9 is for --policy openai:NAME"),
+        (["math:sums.jsonl", "--policy", "submit", "--max-tokens", "9"], "--max-tokens 9 is for --policy with"),
         (["math:sums.jsonl", "--policy", "random", "--temperature", "1"], "the script random samples nothing"),
     ],
 )

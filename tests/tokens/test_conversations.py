@@ -125,6 +125,7 @@ def call(**fields):
         ({}, "no conversation, but only nothing"),
         ({"prompt": "x", "chosen": "y", "rejected": "z"}, "but a prompt without a completion; write one of"),
         ({"messages": []}, "messages: the list is empty; a conversation is a question and its reply"),
+        (chat(QUESTION, {"role": "assistant", "content": None}), "neither content nor tool_calls, and would teach"),
         ({"messages": "hello"}, "messages: write a list of messages, not 'hello'"),
         (chat("hello"), r'messages\[0\]: a message is \{"role": ..., "content": ...\}, not \'hello\''),
         (chat({"role": "bot", "content": "x"}, REPLY), "message 0: the role is 'bot'; use one of system, user, assist"),

@@ -15,7 +15,9 @@ from agentrl.policy.base import Policy
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.protocols import Renderer
 from agentrl.store import RunFolder
+from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tokens.tiny import WORDS, TinyRenderer
+from agentrl.types import Message
 
 if TYPE_CHECKING:
     from agentrl.tokens.vocabulary import Vocabulary
@@ -46,6 +48,23 @@ class Agent:
             source, target = self.folder / name, run.tokenizer / name
             if source.is_file() and not target.is_file():
                 _link_or_copy(source.resolve(), target)
+
+
+def check_tools(agent: Agent, name: str) -> None:
+    """Whether an agent can be told of the tools of its tasks, and of their results.
+
+    Args:
+        agent: that will act.
+        name: of its model, for the error.
+
+    Raises:
+        ConfigError: its chat template has no place for them.
+    """
+    try:
+        agent.renderer.render([Message(role="user", content="Repair a.py.")], BugFixEnvironment.tool_specs())
+        agent.renderer.extend([Message(role="tool", content="1 passed")], ())
+    except RendererError as error:
+        raise ConfigError(f"model.name {name}: the tasks need tools, and {error}") from error
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

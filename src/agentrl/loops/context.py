@@ -19,10 +19,10 @@ from agentrl.algorithms.filters import Credit
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.random import derive_seed
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, TaskError
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.configured import configured_loop
-from agentrl.loops.agent import make_agent, make_critic
+from agentrl.loops.agent import check_tools, make_agent, make_critic
 from agentrl.policy.base import Policy
 from agentrl.sandbox.base import Level
 from agentrl.sandbox.choose import choose
@@ -86,14 +86,16 @@ class RunContext:
         self.sandbox = chosen.support.as_record()
         folder.write_sandbox(self.sandbox)
         reporter.note(f"sandbox: {self.sandbox['backend']}, level {self.sandbox['level']}")
-        self.pool = Pool(
+        self.agent = make_agent(config)
+        if not config.model.is_tiny:
+            check_tools(self.agent, config.model.name)
+        self.renderer = self.agent.renderer
+        self.harness = configured_loop(self.renderer, config)
+        self.pool = Pool(  # behind what may be refused, since only a run that there is closes it
             chosen.backend,
             size=config.sandbox.workers,
             limits=JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s),
         )
-        self.agent = make_agent(config)
-        self.renderer = self.agent.renderer
-        self.harness = configured_loop(self.renderer, config)
         self.model = self.agent.model
         self.current = LocalEngine(self.model, sampling=config.rl.sampling)
         self.engine = self.current
@@ -255,18 +257,23 @@ class RunContext:
         self._evaluate(self.tasks("validation", self.config.eval.during_tasks), 1, f"validation-{step}", step)
 
     def _evaluate(self, task_set: BugFix, attempts: int, name: str, step: int) -> Evaluation:
+        playing = evaluate(
+            task_set,
+            harness=self.harness,
+            sampler=self.current,
+            attempts=attempts,
+            seed=derive_seed(self.config.seed, "evaluation"),
+            name=name,
+            at_once=self.config.eval.at_once,
+        )
         with self.timed("evaluation"):
-            found = asyncio.run(
-                evaluate(
-                    task_set,
-                    harness=self.harness,
-                    sampler=self.current,
-                    attempts=attempts,
-                    seed=derive_seed(self.config.seed, "evaluation"),
-                    name=name,
-                    at_once=self.config.eval.at_once,
-                )
-            )
+            try:
+                found = asyncio.run(playing)
+            except ValueError as error:
+                raise TaskError(
+                    f"evaluation {name} of {len(task_set)} tasks: {error}; the others could not be scored, because "
+                    "sandbox, tools or sampler failed: try one with `agentrl eval`, which keeps the attempts"
+                ) from error
         interval = found.pass_at_1
         row: dict[str, float] = {
             "pass_rate": interval.mean,

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from agentrl.errors import StoreError
 from agentrl.evals.report.drift import Kind, Reading, is_faultless
 from agentrl.evals.report.sources import Stored, checkpoints
-from agentrl.policy.base import Policy
-from agentrl.policy.transformer import TinyTransformer, TransformerShape
+from agentrl.loops.agent import make_agent
+from agentrl.policy.base import Output, Policy
 from agentrl.store import RunFolder
 from agentrl.tokens.samples import samples
-from agentrl.tokens.tiny import WORDS
 from agentrl.train.checkpoint import read_checkpoint
 from agentrl.train.packing import Batch, micro_batches, packed_order
+from agentrl.train.parity.figures import tolerance_of
 from agentrl.types import Trace
 
 MAX_TOKENS = 8192
-TOLERANCE = 1e-3
-"""Largest gap in nats between a stored log-probability and the base's, which differ by rounding alone."""
+MAX_LOGITS = 2**26
+"""Logits of one model that are held at once, 512 MiB in float64."""
 
 
 def readings(run: RunFolder) -> list[Reading]:
@@ -40,7 +42,8 @@ def readings(run: RunFolder) -> list[Reading]:
     found: list[Reading] = []
     for one in later:
         scored = compare_models(before, _model(run, one), [*own, *demonstrations], temperature=temperature)
-        _check_sampled(run.path, scored[: len(own)])
+        if not run.config.rl.sampling.truncates:  # the log-probabilities are then of the whole vocabulary
+            _check_sampled(run.path, scored[: len(own)], tolerance_of(before).largest)
         found += [_reading(one.step, kind, row) for kind, row in zip(kinds, scored, strict=True)]
     return found
 
@@ -90,21 +93,32 @@ def compare_models(
 
 def _tokens(first: Policy, second: Policy, batch: Batch, temperature: float) -> list[list[float]]:
     """Of each trained token: divergence, both log-probabilities, and the first's gap to the sampler's."""
-    p_KV, q_KV = (torch.log_softmax(one(batch).logits_KV.double() / temperature, dim=-1) for one in (first, second))
-    divergence_K = (p_KV.exp() * (p_KV - q_KV)).sum(-1)
-    target_K1 = batch.target_K[:, None]
-    p_K, q_K = (scores.gather(1, target_K1).squeeze(1) for scores in (p_KV, q_KV))
-    gap_K = (p_K - batch.sampler_logprobs_K).abs()
-    rows: list[list[float]] = torch.stack((divergence_K, p_K, q_K, gap_K), dim=1).tolist()
+    placed = batch.to(first.device)
+    outputs = [one(placed) for one in (first, second)]
+    size = max(1, MAX_LOGITS // len(outputs[0].projection_VD))
+    rows: list[list[float]] = []
+    for start in range(0, len(placed.target_K), size):
+        part = slice(start, start + size)
+        p_KV, q_KV = (_logprobs(output, part, temperature) for output in outputs)
+        divergence_K = (p_KV.exp() * (p_KV - q_KV)).sum(-1)
+        target_K1 = placed.target_K[part, None]
+        p_K, q_K = (scores.gather(1, target_K1).squeeze(1) for scores in (p_KV, q_KV))
+        gap_K = (p_K - placed.sampler_logprobs_K[part]).abs()
+        rows += torch.stack((divergence_K, p_K, q_K, gap_K), dim=1).tolist()
     return rows
 
 
-def _model(run: RunFolder, stored: Stored) -> TinyTransformer:
-    shape = TransformerShape(vocab_size=len(WORDS), **run.config.model.model_dump())
-    model = TinyTransformer(shape, seed=0).requires_grad_(False)
+def _logprobs(output: Output, part: slice, temperature: float) -> Tensor:
+    whole = len(output.hidden_KD)
+    found = output if whole <= part.stop and part.start == 0 else replace(output, hidden_KD=output.hidden_KD[part])
+    return torch.log_softmax(found.logits_KV.double() / temperature, dim=-1)
+
+
+def _model(run: RunFolder, stored: Stored) -> Policy:
+    model = make_agent(run.config).model
     weights = read_checkpoint(stored.path).weights
-    model.load_state_dict({name: tensor for name, tensor in weights.items() if ":" not in name})
-    return model
+    model.load_tensors({name: tensor for name, tensor in weights.items() if ":" not in name})
+    return model.requires_grad_(False)
 
 
 def _reading(step: int, kind: Kind, row: Compared) -> Reading:
@@ -119,10 +133,11 @@ def _reading(step: int, kind: Kind, row: Compared) -> Reading:
     )
 
 
-def _check_sampled(path: Path, scored: Sequence[Compared]) -> None:
+def _check_sampled(path: Path, scored: Sequence[Compared], tolerance: float) -> None:
+    """What is stored differs from what the base says by rounding alone."""
     worst = max((one.gap for one in scored), default=0.0)
-    if worst > TOLERANCE:
+    if worst > tolerance:
         raise StoreError(
             f"{path}: log-probabilities that were stored with the attempts before RL differ by {worst:.3g} nats from "
-            f"those of the checkpoint (tolerance {TOLERANCE}), so it is not the policy that made them"
+            f"those of the checkpoint (tolerance {tolerance:g}), so it is not the policy that made them"
         )

@@ -152,7 +152,10 @@ class ChatMLRenderer:
             RendererError: thoughts although thinking is off, or a lone surrogate.
         """
         if message.reasoning is not None and not self.thinking:
-            raise RendererError("thinking is off, and the message has thoughts; give ChatMLRenderer(thinking=True)")
+            raise RendererError(
+                "thinking is off, and the message has thoughts; set hf.thinking to true, or remove them "
+                "(in Python: ChatMLRenderer(thinking=True))"
+            )
         thoughts = [] if message.reasoning is None else self._thoughts(message.reasoning)
         return self._ids([*thoughts, *self._said(message, message.content), self._end])
 

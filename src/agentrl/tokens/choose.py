@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agentrl.errors import RendererError
 from agentrl.tokens.chatml import MARKS, ChatMLRenderer
+from agentrl.tokens.jinja import ChatTemplate
+from agentrl.tokens.probe import CALLING, OPENINGS, PLAIN, QUESTION, RESULT, SPEC, Conversation
 from agentrl.tokens.template import TemplateRenderer
 from agentrl.tokens.vocabulary import Vocabulary
+from agentrl.types import ToolSpec
+
+_PROBES: tuple[tuple[Conversation, tuple[ToolSpec, ...]], ...] = (
+    *((opening, tools) for opening in OPENINGS for tools in ((), (SPEC,))),
+    ((QUESTION, CALLING, RESULT, RESULT), (SPEC,)),
+    ((QUESTION, replace(CALLING, reasoning="Plums come in blue."), RESULT), (SPEC,)),
+    ((QUESTION, replace(PLAIN, reasoning="Plums come in blue."), QUESTION), ()),
+)
+"""Conversations and tools that Qwen3's template writes in a way of its own."""
 
 
 def choose_renderer(vocabulary: Vocabulary, *, thinking: bool) -> ChatMLRenderer | TemplateRenderer:
-    """Our own for models that know ChatML with Hermes tool calls, such as Qwen3; the model's template for others.
+    """Our own for models whose template writes what Qwen3's does; the model's template for others. Many have Qwen3's
+    vocabulary and another template (no empty thoughts, another form of tool calls), and were not made for Qwen3's.
+
+    A vocabulary of Qwen3 without any template, as of a base model, gets our own.
 
     Args:
         vocabulary: of the model.
@@ -18,12 +34,28 @@ def choose_renderer(vocabulary: Vocabulary, *, thinking: bool) -> ChatMLRenderer
     Raises:
         RendererError: there is no template, or one for which appending is not sound.
     """
+    has_template = bool(vocabulary.config.get("chat_template"))
     if all(mark in vocabulary.controls for mark in MARKS):
-        return ChatMLRenderer(vocabulary, thinking=thinking)
-    if not vocabulary.config.get("chat_template"):
+        own = ChatMLRenderer(vocabulary, thinking=thinking)
+        if not has_template or _writes_the_same(own, vocabulary):
+            return own
+    if not has_template:
         raise RendererError(
             "the model has no chat template, and its vocabulary lacks the control tokens of ChatML "
             f"({', '.join(mark for mark in MARKS if mark not in vocabulary.controls)}); take a model that was made to "
             "converse, or put a chat_template.jinja beside its tokenizer.json"
         )
     return TemplateRenderer(vocabulary, options={"enable_thinking": thinking})
+
+
+def _writes_the_same(own: ChatMLRenderer, vocabulary: Vocabulary) -> bool:
+    """Whether the model's template gives our ids for conversations that show what is peculiar to Qwen3's."""
+    try:
+        template = ChatTemplate(vocabulary, {"enable_thinking": own.thinking}, None)
+        return all(
+            (*(index for span in own.render(messages, tools) for index in span), *own.generation_prompt())
+            == template.ids(messages, tools, prompt=True)
+            for messages, tools in _PROBES
+        )
+    except RendererError:
+        return False  # whoever takes the template says what is wrong with it

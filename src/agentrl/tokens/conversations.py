@@ -267,13 +267,18 @@ def _check_results(messages: Sequence[Message], name: str) -> None:
 
 
 def _check_replies(found: Conversation) -> None:
-    """Something must be trained, and what is trained calls only the tools that there are."""
+    """Something must be trained; what is trained says something, and calls only the tools that there are."""
     if not any(found.trained):
         what = "every reply has weight 0" if found.trained else "there is no reply of the assistant"
         raise ConfigError(f"{found.name}: nothing to train, since {what}; add one, or remove the line")
     known = [tool.name for tool in found.tools]
     replies = [message for message in found.messages if message.role == "assistant"]
     for message, trained in zip(replies, found.trained, strict=True):
+        if trained and not (message.content or message.reasoning or message.tool_calls):
+            raise ConfigError(
+                f"{found.name}: a reply of the assistant has neither content nor tool_calls, and would teach the model "
+                'to say nothing; write one, remove the line, or give the reply "weight": 0'
+            )
         unknown = [call.name for call in message.tool_calls if trained and known and call.name not in known]
         if unknown:
             raise ConfigError(

@@ -19,6 +19,8 @@ from agentrl.types import Trace
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 _EVALUATIONS = ("eval", "eval_before")
+_OF_AN_EVALUATION = "evaluation.json"
+"""What a folder of `agentrl eval` holds and that of a run does not."""
 _HELD_OUT = ("validation", "test")
 
 
@@ -33,7 +35,8 @@ class Entry:
 def read_entries(path: Path | str) -> Iterator[Entry]:
     """The entries of a file, or of all files of a folder in the order of their names.
 
-    Of a run's folder its attempts in training are read and those of its evaluations are not.
+    Of a run's folder its attempts in training are read and those of its evaluations are not; of the folder of an
+    evaluation all are, such as attempts of another model at training tasks (``agentrl eval --split train``).
 
     Raises:
         ConfigError: there is no such file, or none in the folder; a line is damaged or empty (with its number); an
@@ -57,7 +60,7 @@ def data_files(path: Path) -> list[Path]:
         raise ConfigError(f"{path} does not exist; give a file of {', '.join(ENDINGS)} or a folder of such files")
     is_run = (path / "traces").is_dir()
     found = sorted(file for file in (path / "traces" if is_run else path).iterdir() if file.name.endswith(ENDINGS))
-    if is_run:
+    if is_run and not (path / _OF_AN_EVALUATION).is_file():
         found = [file for file in found if file.name.rpartition("-")[0] not in _EVALUATIONS]
     if not found:
         what = "attempts of training" if is_run else f"files of {', '.join(ENDINGS)}"

@@ -332,6 +332,8 @@ def test_a_failure_of_ours_leaves_the_attempt_unscored():
     async def kill_then_score(pool):
         environment = world(pool, files={"main.py": "while True: pass", "test_main.py": TESTS})
         task = asyncio.ensure_future(environment.score(TRACE))
+        while not pool.backend.process_ids:  # under load the box takes a moment
+            await asyncio.sleep(0.05)
         await asyncio.sleep(0.3)
         os.kill(pool.backend.process_ids[0], signal.SIGKILL)
         return await task
