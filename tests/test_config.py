@@ -61,6 +61,8 @@ OTHERS = {
     "tasks.longest_program": "8",
     "model.name": "Qwen/Qwen3-0.6B",
     "eval.at_once": "16",
+    "hf.renderer": "library:qwen3",
+    "hf.today": "2026-01-31",
     "hf.dtype": "bfloat16",
     "hf.device": "cpu",
     "hf.attention": "masked",
@@ -90,19 +92,32 @@ CHANGES = {key: text for key in fields_of(TrainConfig) if (text := other_value(k
 CHANGES["rl.parameters.clip_low"] = "0.1"
 
 
+def base_of(key: str) -> TrainConfig:
+    """What takes a change of the key: settings of Hugging Face models are refused for TinyAgent."""
+    of_others = key.startswith("hf.") and key != "hf.micro_batch_tokens"
+    return apply_overrides(BASE, {"model.name": OTHERS["model.name"]}) if of_others else BASE
+
+
 @pytest.mark.parametrize("key", CHANGES)
 def test_each_field_can_be_set_and_survives_toml_and_changes_the_fingerprint(key: str) -> None:
-    changed = apply_overrides(BASE, {key: CHANGES[key]})
-    assert changed != BASE
+    changed = apply_overrides(base_of(key), {key: CHANGES[key]})
+    assert changed != base_of(key)
     assert from_toml(to_toml(changed)) == changed
     assert to_toml(from_toml(to_toml(changed))) == to_toml(changed)
-    assert fingerprint(changed) != fingerprint(BASE)
+    assert fingerprint(changed) != fingerprint(base_of(key))
 
 
 def test_all_fields_changed_at_once_survive_toml() -> None:
     changed = apply_overrides(BASE, CHANGES)
     assert from_toml(to_toml(changed)) == changed
-    assert len({fingerprint(apply_overrides(BASE, {key: text})) for key, text in CHANGES.items()}) == len(CHANGES)
+    prints = {fingerprint(apply_overrides(base_of(key), {key: text})) for key, text in CHANGES.items()}
+    assert len(prints) == len(CHANGES)
+
+
+def test_settings_of_hugging_face_models_are_refused_for_tiny_agent() -> None:
+    with pytest.raises(ConfigError, match=r"hf\.lora_rank 4 with TinyAgent, which is no Hugging Face model"):
+        apply_overrides(BASE, {"hf.lora_rank": "4"})
+    assert apply_overrides(BASE, {"hf.micro_batch_tokens": "512"}).hf.micro_batch_tokens == 512
 
 
 @given(rate=st.floats(min_value=5e-324, max_value=1e300), seed=st.integers(0, 2**63 - 1))

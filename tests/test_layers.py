@@ -11,6 +11,7 @@ PACKAGE = ROOT / "src" / "agentrl"
 
 WITH_TORCH = (
     "engine/local.py",
+    "engine/vllm_worker.py",  # runs within the server, which has torch
     "loops/",
     "policy/",
     "train/",

@@ -93,6 +93,18 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _what_is_for_other_models_is_not_set(self) -> Self:
+        if self.model.is_tiny:
+            for name, default in HuggingFaceConfig().model_dump(exclude={"micro_batch_tokens"}).items():
+                value = getattr(self.hf, name)
+                if value != default:
+                    raise ValueError(
+                        f"hf.{name} {value} with TinyAgent, which is no Hugging Face model; leave it out, or set "
+                        "model.name"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _tiny_agent_has_the_words(self) -> Self:
         if not self.model.is_tiny:
             return self

@@ -107,6 +107,14 @@ class HuggingFaceConfig(Section):
         default=("all-linear",), description="names of the linear layers that get adapters, such as q_proj,v_proj"
     )
     thinking: bool = Field(default=False, description="whether the model may reason before it replies")
+    renderer: str = Field(
+        default="auto",
+        pattern=r"^(auto|chatml|template|library:[a-z0-9._-]+)$",
+        description="what writes its conversations: auto, chatml, template (the model's own), or library:FAMILY",
+    )
+    today: str | None = Field(
+        default=None, pattern=r"^\d{4}-\d{2}-\d{2}$", description="the date that some templates print, as 2026-01-31"
+    )
 
 
 class WarmStartConfig(Section):

@@ -47,6 +47,21 @@ def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.fixture
+def with_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command line where it is."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*words: str) -> Done:
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        out, err = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return Done(left.value.code, out, err)
+
+    return call
+
+
+@pytest.fixture
 def agentrl_process(tmp_path: Path) -> Command:
     """Run the command line in a fresh process, where the modules ``without`` cannot be imported."""
 

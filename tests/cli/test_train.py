@@ -184,3 +184,15 @@ def test_no_color_is_respected() -> None:
             reporter.phase("rl", 2)
             reporter.step(1, {"reward": 0.5})
         assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", out.getvalue())) == coloured
+
+
+def test_a_model_that_is_refused_leaves_no_run_behind(with_torch: Command, tmp_path: Path) -> None:
+    """`latest` would else mean a run that never was."""
+    pytest.importorskip("transformers")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text("{}")
+    runs = tmp_path / "runs"
+    done = with_torch("train", "bugfix-tiny", "--model.name", str(tmp_path / "bare"), "--runs", str(runs))
+    assert done.returncode == 2
+    assert "has no tokenizer.json" in done.stderr
+    assert list(runs.iterdir()) == []

@@ -361,3 +361,16 @@ def test_schedules_count_optimizer_steps_of_who_is_trained():
     own = with_critic(steps=10, epochs=2, critic_warmup=4, separate_critic=True)
     assert (optimizer_settings(own).total_steps, optimizer_settings(own).delay_steps) == (12, 0)
     assert (critic_settings(own).total_steps, critic_settings(own).delay_steps) == (20, 0)
+
+
+def test_a_step_in_which_nothing_is_trained_is_compared_too_when_it_is_its_turn(played, trainer, batch):
+    """All rewards are alike at the first step of many runs; a wrong sampler must be noticed all the same."""
+    learner = Learner(trainer, REINFORCE, settings(parity_every=4))
+    first = learner.compare(batch, 0)
+    assert first["parity_tokens"] == sum(sum(map(bool, sample.weights["pg"])) for sample in batch)
+    assert first["parity_difference"] < 1e-5
+    told = [version for version in range(8) if learner.compare(batch, version)]
+    assert told == [0, 3, 7]  # the first, and every fourth
+    assert learner.compare([], 0) == {}
+    with pytest.raises(TrainerError, match="differ by"):
+        learner.compare([replace(sample, versions=()) for sample in off_by(batch, 0.5)], 0)

@@ -58,3 +58,25 @@ def test_a_template_that_writes_history_anew_is_refused() -> None:
 
 def test_without_a_template_the_vocabulary_decides() -> None:
     assert isinstance(choose_renderer(with_template(""), thinking=False), ChatMLRenderer)
+
+
+def test_a_renderer_may_be_named() -> None:
+    real = vocabulary()
+    assert isinstance(choose_renderer(real, thinking=True, kind="template"), TemplateRenderer)
+    assert isinstance(choose_renderer(with_template(QWEN25), thinking=False, kind="chatml"), ChatMLRenderer)
+    library = pytest.importorskip("agentrl.tokens.library")
+    found = choose_renderer(real, thinking=False, kind="library:qwen3")
+    assert isinstance(found, library.LibraryRenderer)
+    with pytest.raises(RendererError):
+        choose_renderer(real, thinking=False, kind="library:no-such-family")
+
+
+def test_a_template_that_prints_the_day_takes_it_from_the_settings() -> None:
+    dated = QWEN25.replace("You help.", "You help. Today is {{ strftime_now('%Y-%m-%d') }}.")
+    assert dated != QWEN25
+    with pytest.raises(RendererError, match="today"):
+        choose_renderer(with_template(dated), thinking=False)
+    found = choose_renderer(with_template(dated), thinking=False, today="2026-01-31")
+    assert "Today is 2026-01-31." in found.decode([index for span in found.render([USER], ()) for index in span])
+    with pytest.raises(RendererError, match="is no date"):
+        choose_renderer(with_template(dated), thinking=False, today="2026-02-31")

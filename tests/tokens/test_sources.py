@@ -82,6 +82,17 @@ def test_of_a_run_the_attempts_of_training_are_read(tmp_path):
     assert contents(tmp_path / "traces" / "rl-000001.jsonl.gz")  # a file of its own is read like another
 
 
+def test_of_an_evaluation_at_training_tasks_all_attempts_are_read(tmp_path):
+    # the folder that `agentrl eval --split train` makes, where another model's demonstrations are collected
+    (tmp_path / "traces").mkdir()
+    write(tmp_path / "evaluation.json", "{}")
+    write_traces(tmp_path / "traces" / "eval-000000.jsonl.gz", [attempt("t1", task="b/train/0")], phase="eval", step=0)
+    assert [trace.id for trace in contents(tmp_path)] == ["t1"]
+    write_traces(tmp_path / "traces" / "eval-000001.jsonl.gz", [attempt("t2", task="b/test/0")], phase="eval", step=1)
+    with pytest.raises(ConfigError, match=r"eval-000001.jsonl.gz, line 2: the attempt is at b/test/0"):
+        contents(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -6,8 +6,10 @@ import difflib
 import importlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +22,7 @@ from agentrl.cli.interrupt import stop_on_interrupt
 from agentrl.cli.overrides import split_overrides
 from agentrl.cli.runs import DEFAULT_ROOT, open_run
 from agentrl.config import TrainConfig, apply_overrides, load_recipe, to_toml
+from agentrl.errors import ConfigError
 from agentrl.store import RunFolder
 from agentrl.ui.live import PlainReporter, RichReporter
 from agentrl.ui.show import result_table, time_lines
@@ -155,7 +158,7 @@ def _run(
     out = Console(stderr=as_json)
     reporter = reporter_for(out, sys.stderr if as_json else sys.stdout)
     again = f"go on with: agentrl train --resume {folder.path}"
-    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again):
+    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again), _only_if_begun(folder, resume):
         reporter.note(f"run folder: {folder.path}")
         summary = loop(config, folder, reporter, resume=resume)
     if as_json:
@@ -166,6 +169,18 @@ def _run(
     show_result(out, folder, summary)
 
 
+@contextmanager
+def _only_if_begun(folder: RunFolder, resume: bool) -> Iterator[None]:
+    """Remove the folder of a run that was refused before anything was done, which `latest` would else mean."""
+    try:
+        yield
+    except ConfigError:
+        begun = any(any((folder.path / name).iterdir()) for name in ("traces", "checkpoints"))
+        if not resume and not begun and not (folder.path / "metrics.jsonl").exists():
+            shutil.rmtree(folder.path)
+        raise
+
+
 def _dry_run(config: TrainConfig, runs: Path, *, as_json: bool) -> None:
     dry_runs = importlib.import_module("agentrl.loops.dry_run")  # torch takes seconds, as above
     small = dry_runs.dry_config(config, runs)
@@ -173,7 +188,7 @@ def _dry_run(config: TrainConfig, runs: Path, *, as_json: bool) -> None:
     out = Console(stderr=as_json)
     reporter = reporter_for(out, sys.stderr if as_json else sys.stdout)
     again = "start it again"
-    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again):
+    with reporter, stop_on_interrupt(reporter.request_stop, reporter.note, again), _only_if_begun(folder, False):
         reporter.note(f"dry run, in miniature: {folder.path}")
         found = dry_runs.dry_run(small, folder, reporter)
     if as_json:

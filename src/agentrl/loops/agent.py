@@ -149,7 +149,8 @@ def _hugging_face(config: TrainConfig) -> Agent:
     folder = tokenizer_folder(name)
     try:
         vocabulary = Vocabulary.load(folder)
-        renderer = choose_renderer(vocabulary, thinking=config.hf.thinking)
+        settings = config.hf
+        renderer = choose_renderer(vocabulary, thinking=settings.thinking, kind=settings.renderer, today=settings.today)
     except RendererError as error:
         raise ConfigError(f"model.name {name}: {error}") from error
     seed = derive_seed(config.seed, "weights")

@@ -89,6 +89,10 @@ class RunContext:
         self.agent = make_agent(config)
         if not config.model.is_tiny:
             check_tools(self.agent, config.model.name)
+            if self.agent.vocabulary and not self.agent.vocabulary.config.get("chat_template"):
+                reporter.note(
+                    f"{config.model.name} has no chat template: it is spoken to in {self.agent.renderer.name}"
+                )
         self.renderer = self.agent.renderer
         self.harness = configured_loop(self.renderer, config)
         self.pool = Pool(  # behind what may be refused, since only a run that there is closes it

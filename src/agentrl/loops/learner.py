@@ -155,7 +155,7 @@ class Learner:
     ) -> Row:
         """The optimizer step that the sampler's weights are compared in: fresh tokens are not trained where trainer and
         sampler disagree on them. Some steps, by the settings, say in full how far they are apart."""
-        model, every = self.trainer.model, self.settings.parity_every
+        model = self.trainer.model
         watch = partial(Watch, tolerance=tolerance_of(model), refuse=partial(self._refuse, part) if fresh else None)
         watched: list[Watch] = []
 
@@ -164,8 +164,32 @@ class Learner:
             return watched[0]
 
         row = self._step(part, entropy_coef, warming, watching)
-        told = version == self.settings.critic_warmup or (every and (version + 1) % every == 0)
-        return {**row, **_as_row(watched[0].figures())} if told and watched else row
+        return {**row, **_as_row(watched[0].figures())} if self._tells(version) and watched else row
+
+    def _tells(self, version: int) -> bool:
+        """Whether it is a step's turn to say in full how far trainer and sampler are apart."""
+        every = self.settings.parity_every
+        return version == self.settings.critic_warmup or bool(every and (version + 1) % every == 0)
+
+    def compare(self, batch: Sequence[Sample], version: int) -> Row:
+        """How far trainer and sampler are apart, for a step in which nothing is trained.
+
+        Args:
+            batch: what was sampled in the step.
+            version: of the weights.
+
+        Returns:
+            The metrics, in the steps whose turn it is; else none.
+
+        Raises:
+            TrainerError: as `learn`.
+        """
+        if not batch or not self._tells(version):
+            return {}
+        found = rescore(self.trainer.model, batch, temperature=self.settings.temperature)
+        if not found.within and all(one in (None, version) for sample in batch for one in sample.versions):
+            self._refuse(batch)
+        return _as_row(found.figures)
 
     def _refuse(self, part: Sequence[Sample]) -> NoReturn:
         """Say how trainer and sampler disagree, and why."""

@@ -34,6 +34,8 @@ def reinforce(run: RunContext) -> None:
         credited = collect(run, step, algorithm)
         sampled = time.perf_counter()
         metrics = learner.learn(credited.samples, step)
+        if not credited.samples:
+            metrics |= learner.compare([made for trace in credited.traces for made in samples(trace, 0.0)], step)
         run.publish(step + 1)
         ended = time.perf_counter()
         sampling = run.engine.stats.seconds - busy

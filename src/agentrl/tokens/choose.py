@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 from agentrl.errors import RendererError
+from agentrl.protocols import Renderer
 from agentrl.tokens.chatml import MARKS, ChatMLRenderer
 from agentrl.tokens.jinja import ChatTemplate
 from agentrl.tokens.probe import CALLING, OPENINGS, PLAIN, QUESTION, RESULT, SPEC, Conversation
@@ -21,7 +23,9 @@ _PROBES: tuple[tuple[Conversation, tuple[ToolSpec, ...]], ...] = (
 """Conversations and tools that Qwen3's template writes in a way of its own."""
 
 
-def choose_renderer(vocabulary: Vocabulary, *, thinking: bool) -> ChatMLRenderer | TemplateRenderer:
+def choose_renderer(
+    vocabulary: Vocabulary, *, thinking: bool, kind: str = "auto", today: str | None = None
+) -> Renderer:
     """Our own for models whose template writes what Qwen3's does; the model's template for others. Many have Qwen3's
     vocabulary and another template (no empty thoughts, another form of tool calls), and were not made for Qwen3's.
 
@@ -30,10 +34,20 @@ def choose_renderer(vocabulary: Vocabulary, *, thinking: bool) -> ChatMLRenderer
     Args:
         vocabulary: of the model.
         thinking: whether replies may begin with thoughts. A template that has no such switch does as it always does.
+        kind: ``auto`` chooses as above; ``chatml``, ``template`` and ``library:FAMILY`` name one.
+        today: the date that some templates print, as ``2026-01-31``.
 
     Raises:
-        RendererError: there is no template, or one for which appending is not sound.
+        RendererError: there is no template, or one for which appending is not sound; or the renderer that is named does
+            not fit the vocabulary.
     """
+    day = None if today is None else _date(today)
+    if kind == "chatml":
+        return ChatMLRenderer(vocabulary, thinking=thinking)
+    if kind == "template":
+        return TemplateRenderer(vocabulary, options={"enable_thinking": thinking}, today=day)
+    if kind != "auto":
+        return _of_library(vocabulary, kind.partition(":")[2])
     has_template = bool(vocabulary.config.get("chat_template"))
     if all(mark in vocabulary.controls for mark in MARKS):
         own = ChatMLRenderer(vocabulary, thinking=thinking)
@@ -45,7 +59,23 @@ def choose_renderer(vocabulary: Vocabulary, *, thinking: bool) -> ChatMLRenderer
             f"({', '.join(mark for mark in MARKS if mark not in vocabulary.controls)}); take a model that was made to "
             "converse, or put a chat_template.jinja beside its tokenizer.json"
         )
-    return TemplateRenderer(vocabulary, options={"enable_thinking": thinking})
+    return TemplateRenderer(vocabulary, options={"enable_thinking": thinking}, today=day)
+
+
+def _date(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise RendererError(f"{text!r} is no date ({error}); write one such as 2026-01-31") from error
+
+
+def _of_library(vocabulary: Vocabulary, family: str) -> Renderer:
+    try:
+        from agentrl.tokens.library import LibraryRenderer  # an extra of its own
+
+        return LibraryRenderer(vocabulary, family)
+    except ImportError as error:
+        raise RendererError(f"the renderer of {family} needs a package: pip install 'agentrl[renderers]'") from error
 
 
 def _writes_the_same(own: ChatMLRenderer, vocabulary: Vocabulary) -> bool:
