@@ -264,7 +264,9 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     torch.set_num_threads(1)
     config = load_recipe("bugfix-tiny")
-    network = TinyTransformer(TransformerShape(vocab_size=len(WORDS), **config.model.model_dump(exclude={"name"})), seed=0)
+    network = TinyTransformer(
+        TransformerShape(vocab_size=len(WORDS), **config.model.model_dump(exclude={"name"})), seed=0
+    )
     twin, standard = Twin(network).eval(), llama(network.shape)
     flops, bandwidth = measure_machine()
     print(f"{processor_name()}; {torch.get_num_threads()} thread, Python {platform.python_version()}, ", end="")
