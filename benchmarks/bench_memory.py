@@ -69,7 +69,7 @@ class Case:
     def config(self) -> TrainConfig:
         return TrainConfig(
             recipe="bench",
-            model=ModelConfig(context=self.length),
+            model=ModelConfig(name="random", context=self.length),
             hf=HuggingFaceConfig(
                 gradient_checkpointing=self.checkpointing, micro_batch_tokens=self.micro_batch, device="cpu"
             ),

@@ -10,7 +10,7 @@ pytest.importorskip("peft", reason="peft is in the extra `hf`: pip install -e '.
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from agentrl.cli import main
-from agentrl.config import TrainConfig
+from agentrl.config import HuggingFaceConfig, TrainConfig
 from agentrl.policy.load import load_policy
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import Checkpoint, write_checkpoint
@@ -64,7 +64,7 @@ def gap(policy, folder):
 
 
 def policy_settings(**hf):
-    return TrainConfig.model_validate({"recipe": "by-hand", "hf": hf}).hf
+    return HuggingFaceConfig.model_validate(hf)
 
 
 @torch.no_grad()
