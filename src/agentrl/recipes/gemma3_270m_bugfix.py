@@ -14,11 +14,12 @@ transformers 5.24, all weights trained in float32; 54 minutes of wall-clock and 
 | after 8 steps of RL | 0.000 [0.000, 0.088] | 180, 131 | 35 of 40 |
 
 The first interval is clustered by program, of which there are 9 (`agentrl eval`); those of the run take tasks for
-independent and are too narrow. The paired difference of RL is -0.025 [-0.076, +0.026]: nothing. The tools are learnt from 160 conversations (the loss
-falls from 1.48 to about 0.15): read, one edit, a test, submit. The edits are wrong, most often by their indentation or
-because they repeat the line. With one success in 192 attempts, 7 of the 8 steps of RL had no group with a signal, and
-the only step that was taken cannot have changed much. A model of this size needs more demonstrations, or tasks that it
-solves now and then, before RL has anything to go on.
+independent and are too narrow. The paired difference of RL is -0.025 [-0.076, +0.026]: nothing.
+
+The tools are learnt from 160 conversations (the loss falls from 1.48 to about 0.15): read, one edit, a test, submit.
+The edits are wrong, most often by their indentation or because they repeat the line. With one success in 192 attempts,
+7 of the 8 steps of RL had no group with a signal, and the only step that was taken cannot have changed much. A model of
+this size needs more demonstrations, or tasks that it solves now and then, before RL has anything to go on.
 
 Sampler and trainer differed by at most 5.8e-5 nats on the 700 tokens of that step. Seconds: fine-tuning 1,356, sampling
 of RL 1,267, training of RL 38 (one step), evaluation 505, checkpoints 45. At most 20.2 GiB resident, of which writing
