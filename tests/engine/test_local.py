@@ -452,3 +452,49 @@ def test_a_greedy_conversation_takes_the_likeliest_token_whatever_its_seed_and_o
         assert token == int(logprobs_V.argmax())
         assert logprob == pytest.approx(logprobs_V.max().item(), abs=1e-5)
         ids.append(token)
+
+
+def test_a_conversation_that_had_no_room_may_be_rewound_and_goes_on_exactly():
+    """Its row of the cache was given away in the round in which it failed."""
+    model = make_model()
+
+    async def scenario():
+        engine = LocalEngine(model)
+        told = {}
+
+        async def say(session, context, **options):
+            reply = await session.sample(context, **{"max_tokens": 4, "stop_ids": STOP} | options)
+            told.setdefault(session.seed, []).append((context, reply))
+
+        sessions = [engine.session(seed) for seed in range(1, 9)]
+        await asyncio.gather(*(say(session, (1, 2, 3)) for session in sessions))
+        full, *others = sessions
+        for gone in others[2:]:
+            await gone.close()
+        failed, *_ = await asyncio.gather(
+            say(full, (5,) * 95), *(say(other, (4, 5)) for other in others[:2]), return_exceptions=True
+        )
+        assert isinstance(failed, SamplerError)
+        await asyncio.gather(*(say(session, (6, 7)) for session in (full, *others[:2])))
+        return told
+
+    plans, played = to_samples(run(scenario()))
+    assert [len(played[seed]) for seed in (1, 2, 3)] == [2, 3, 3]
+    assert gap(model, plans, played, 1.0) < 1e-5
+
+
+def test_a_conversation_is_not_rewound_while_it_is_sampled():
+    async def scenario():
+        engine = LocalEngine(make_model())
+        first, second = engine.session(1), engine.session(2)
+        waiting = asyncio.ensure_future(first.sample((1, 2), max_tokens=50, stop_ids=frozenset()))
+        other = asyncio.ensure_future(second.sample((1, 2), max_tokens=50, stop_ids=frozenset()))
+        while not engine.stats.sampled:
+            await asyncio.sleep(0)
+        with pytest.raises(SamplerError, match="waits for a reply"):
+            await first.rewind(1)
+        await asyncio.gather(waiting, other)
+        await first.rewind(1)
+        await asyncio.gather(first.close(), second.close())
+
+    run(scenario())

@@ -130,6 +130,7 @@ class LocalEngine:
         self._version = version
         self._open: set[LocalSession] = set()
         self._pending: list[_Request] = []
+        self._sampling: list[_Request] = []
         self._num_waves = 0
         self._round: asyncio.Task[None] | None = None
 
@@ -174,7 +175,7 @@ class LocalEngine:
         Raises:
             SamplerError: it waits for a reply.
         """
-        if any(request.session is session for request in self._pending):
+        if any(request.session is session for request in (*self._pending, *self._sampling)):
             raise SamplerError("the conversation waits for a reply; rewind it before or after")
         del session.token_ids[num_tokens:]
         if session.wave is None or num_tokens >= session.num_cached:
@@ -209,12 +210,12 @@ class LocalEngine:
                     request.future.set_exception(_as_sampler_error(error))
         finally:
             torch.set_num_threads(threads)
-            self._round = None
+            self._round, self._sampling = None, []
             self._start_round_when_all_wait()
 
     async def _sample_all(self, requests: list[_Request]) -> None:
         started = time.perf_counter()
-        requests = self._take_context(requests)
+        requests = self._sampling = self._take_context(requests)
         if not requests:
             return
         logits_BV = self._prefill(requests)
@@ -225,6 +226,7 @@ class LocalEngine:
             for request in finished:
                 self._finish(request)
             self.stats.seconds += time.perf_counter() - started
+            self._sampling = live
             await asyncio.sleep(0)  # replies are handed out, and deadlines of those who wait are kept
             requests, started = [request for request in live if request.session in self._open], time.perf_counter()
             if not requests:
@@ -259,7 +261,8 @@ class LocalEngine:
         going_on = [request for request in requests if request.session.wave is not None]
         for wave, members in _by_wave(going_on):
             moved = wave.cache.keep([request.session.slot for request in members])
-            wave.members = {request.session for request in members}
+            for left in wave.members - {request.session for request in members}:  # its row may be another's now
+                self._leave_wave(left)
             for request, slot in zip(members, moved, strict=True):
                 request.session.slot = slot
         parts = [self._advance(going_on)] if going_on else []
