@@ -41,7 +41,7 @@ gemma: $(READY)
 
 test: $(READY) test-assets
 	@echo "==> running the tests"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 faults: $(READY)
 	@echo "==> killing runs"

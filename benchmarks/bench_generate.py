@@ -40,9 +40,10 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
 from agentrl.config import load_recipe
-from agentrl.engine.local import LocalEngine, LocalSession
+from agentrl.engine.local import LocalEngine
 from agentrl.engine.random import derive_seed
-from agentrl.policy.cache import ConversationCache
+from agentrl.engine.session import LocalSession
+from agentrl.policy.cache import next_logits
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.tokens.tiny import WORDS, TinyRenderer
@@ -145,7 +146,7 @@ def library_replies(
 def largest_difference(network: TinyTransformer, twin: Twin, prompts: Sequence[Ids]) -> float:
     """Between the logits that follow each prompt, the twin's and ours."""
     theirs = compute(twin, *left_padded(prompts), DynamicCache(config=twin.config))
-    ours = ConversationCache(network, prompts, 1).prefill(prompts)
+    ours = next_logits(network, prompts)
     return float((theirs - ours).abs().max())
 
 

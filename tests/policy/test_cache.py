@@ -1,18 +1,21 @@
 """Sampling one step at a time over the cache gives what one forward pass over the whole conversation gives."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import SamplerError
-from agentrl.policy.cache import ConversationCache
+from agentrl.policy import cache as cache_module
+from agentrl.policy.cache import KeyValueCache, Piece, layer_shapes, next_logits
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, pack
 from agentrl.types import Sample
 
 VOCABULARY = 13
-SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=64)
+SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=257)
 MODEL = TinyTransformer(SHAPE, seed=1)
 
 
@@ -32,88 +35,132 @@ def full_logits(ids):
         return MODEL(pack([[whole]], count([whole]))).logits_KV[0]
 
 
-def opened(prefixes, members):
-    cache = ConversationCache(MODEL, prefixes, members)
-    return cache, cache.prefill(prefixes)
-
-
 def near(found, expected):
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-5)
 
 
+class Talk:
+    """A prompt and a tail in a cache, and the ids in them."""
+
+    def __init__(self, cache, prompt_ids, prompt=None):
+        self.cache, self.ids = cache, list(prompt_ids)
+        self.prompt, self.tail = prompt or cache.prompts.take(len(prompt_ids)), None
+
+    def opening(self):
+        return Piece(slot=self.prompt, prompt=None, token_ids=self.ids, previous_id=0, ends=True)
+
+    def more(self, ids, *, ends=True):
+        behind = (0 if self.tail is None else self.tail.length) + len(ids)
+        tails = self.cache.tails
+        self.tail = tails.take(behind) if self.tail is None else tails.moved(self.tail, behind)
+        piece = Piece(slot=self.tail, prompt=self.prompt, token_ids=ids, previous_id=self.ids[-1], ends=ends)
+        self.ids += ids
+        return piece
+
+
+def opened(prompts, members):
+    cache = KeyValueCache(MODEL, sys.maxsize)
+    first = [Talk(cache, prompt) for prompt in prompts]
+    logits = cache.advance([talk.opening() for talk in first])
+    others = [Talk(cache, talk.ids, talk.prompt) for talk in first for _ in range(members - 1)]
+    return cache, first, first + others, logits
+
+
 token = st.integers(0, VOCABULARY - 1)
-prefixes = st.lists(st.lists(token, min_size=1, max_size=5), min_size=1, max_size=3)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_chunks_for_any_conversations_give_the_full_forward(data):
-    openings = data.draw(prefixes)
-    members = data.draw(st.integers(1, 3))
-    cache, logits = opened(openings, members)
-    near(logits, torch.stack([full_logits(opening) for opening in openings]))
-    said = {(g, n): list(openings[g]) for g in range(len(openings)) for n in range(members)}
-    slot_of = {name: name for name in said}
-    for _ in range(data.draw(st.integers(1, 4))):
-        if data.draw(st.booleans()):  # some conversations end
-            names = data.draw(st.lists(st.sampled_from(sorted(slot_of)), min_size=1, unique=True))
-            slot_of = dict(zip(names, cache.keep([slot_of[name] for name in names]), strict=True))
-        names = data.draw(st.lists(st.sampled_from(sorted(slot_of)), min_size=1, unique=True))
-        new = [data.draw(st.lists(token, min_size=1, max_size=3)) for _ in names]
-        logits = cache.advance([slot_of[name] for name in names], new)
-        for name, ids, row in zip(names, new, logits, strict=True):
-            said[name] += ids
-            near(row, full_logits(said[name]))
+def test_any_pieces_of_any_conversations_give_the_full_forward(data):
+    prompts = data.draw(st.lists(st.lists(token, min_size=1, max_size=5), min_size=1, max_size=3))
+    cache, first, talks, logits = opened(prompts, data.draw(st.integers(1, 4)))
+    near(logits, torch.stack([full_logits(talk.ids) for talk in first]))
+    for _ in range(data.draw(st.integers(1, 5))):
+        if len(talks) > 1 and data.draw(st.booleans()):  # one ends; its slot is free for another
+            gone = talks.pop(data.draw(st.integers(0, len(talks) - 1)))
+            if gone.tail is not None:
+                cache.tails.give_back(gone.tail)
+        if data.draw(st.booleans()):
+            cache.tails.shrink()
+        chosen = data.draw(st.lists(st.sampled_from(talks), min_size=1, unique=True))
+        new = [data.draw(st.lists(token, min_size=1, max_size=data.draw(st.sampled_from((1, 3, 70))))) for _ in chosen]
+        asked = [data.draw(st.booleans()) for _ in chosen]
+        pieces = [talk.more(ids, ends=ends) for talk, ids, ends in zip(chosen, new, asked, strict=True)]
+        logits = cache.advance(pieces)
+        expected = [full_logits(talk.ids) for talk, ends in zip(chosen, asked, strict=True) if ends]
+        assert len(logits) == len(expected)
+        for row, whole in zip(logits, expected, strict=True):
+            near(row, whole)
 
 
-def test_past_the_first_room_for_tokens():
-    cache, _ = opened([[1, 2]], 1)
-    ids = [3, 4, 5] * 15  # 45 tokens: the room of 32 has to grow
-    for start in range(0, 45, 5):
-        logits = cache.advance([(0, 0)], [ids[start : start + 5]])
-    near(logits[0], full_logits([1, 2, *ids]))
+def test_prompts_are_computed_in_pieces_beside_conversations_that_sample():
+    cache, _, (talk,), _ = opened([[1, 2, 3]], 1)
+    long = [5, 6, 7, 8] * 30
+    slot = cache.prompts.take(len(long))
+    for start in range(0, 120, 50):
+        part = long[start : start + 50]
+        before = long[start - 1] if start else 0
+        piece = Piece(slot=slot, prompt=None, token_ids=part, previous_id=before, ends=start == 100)
+        logits = cache.advance([piece, talk.more([start % 9])])
+        near(logits[-1], full_logits(talk.ids))
+    near(logits[0], full_logits(long))
+    # Negative control: another token before a piece is noticed.
+    other = cache.prompts.take(2)
+    logits = cache.advance([Piece(slot=other, prompt=None, token_ids=[1, 2], previous_id=4, ends=True)])
+    assert (logits[0] - full_logits([1, 2])).abs().max() > 1e-3
+
+
+def test_a_tail_that_outgrows_its_slot_moves_and_goes_on():
+    cache, _, (talk,), _ = opened([[1, 2]], 1)
+    rooms = set()
+    for start in range(0, 210, 7):
+        logits = cache.advance([talk.more([start % 13, 3, 4, 5, 6, 7, 8])])
+        rooms.add(talk.tail.bucket.room)
+    near(logits[0], full_logits(talk.ids))
+    assert rooms == {64, 128, 256}
+
+
+def test_too_many_scores_are_cut_into_parts(monkeypatch):
+    def play():
+        _, _, talks, _ = opened([[1, 2, 3] * 20, [4] * 50], 3)
+        return talks[0].cache.advance([talk.more([n, 2, 3]) for n, talk in enumerate(talks)]), talks
+
+    whole, _ = play()
+    monkeypatch.setattr(cache_module, "MAX_SCORES", 2 * 64 * 3)  # of one slot: 2 heads, 3 queries, 64 keys
+    parts, talks = play()
+    near(parts, whole)
+    near(parts, torch.stack([full_logits(talk.ids) for talk in talks]))
+    assert talks[0].cache.widest(100) == 16
 
 
 def test_what_a_conversation_computes_is_not_moved_by_another_one():
     def second(first_ids):
-        cache, _ = opened([[1, 2, 3], [4]], 2)
-        cache.advance([(0, 0), (0, 1), (1, 0)], [first_ids, [5], [6, 7]])
-        return cache.advance([(0, 1)], [[8, 9]])
+        cache, _, (a, b, *_), _ = opened([[1, 2, 3], [4]], 2)
+        cache.advance([a.more(first_ids), b.more([5])])
+        return cache.advance([b.more([8, 9])])
 
     assert torch.equal(second([1]), second([12]))
 
 
-def test_when_most_conversations_end_the_rest_moves_up_and_goes_on_as_before():
-    def play(keep):
-        cache, _ = opened([[1, 2], [3, 4, 5], [6]], 4)
-        slots = [(g, n) for g in range(3) for n in range(4)]
-        cache.advance(slots, [[g + 1, n] for g, n in slots])
-        left = [(1, 3), (2, 0)]
-        kept = cache.keep(left) if keep else left
-        assert (kept == left) is not keep
-        return cache, cache.advance(kept, [[7, 8], [9]])
-
-    (small, moved), (large, stayed) = play(keep=True), play(keep=False)
-    assert (small.groups, small.members) == (2, 1)
-    assert (large.groups, large.members) == (3, 4)
-    near(moved, stayed)
-    near(moved[0], full_logits([3, 4, 5, 2, 3, 7, 8]))
-
-
-def test_a_cache_that_is_mostly_in_use_is_left_alone():
-    cache, _ = opened([[1], [2]], 2)
-    assert cache.keep([(0, 0), (0, 1), (1, 1)]) == [(0, 0), (0, 1), (1, 1)]
-    assert (cache.groups, cache.members) == (2, 2)
-
-
 def test_more_than_the_context_is_refused_and_changes_nothing():
-    with pytest.raises(SamplerError, match="65 tokens exceeds the context of 64"):
-        opened([[1] * 65], 1)
-    opening = [2] * 60
-    cache, _ = opened([opening], 1)
-    with pytest.raises(SamplerError, match="context of 64"):
-        cache.advance([(0, 0)], [[3] * 5])
-    near(cache.advance([(0, 0)], [[3] * 3])[0], full_logits([*opening, 3, 3, 3]))
-    cache.advance([(0, 0)], [[3]])  # the 64th
-    with pytest.raises(SamplerError, match="context of 64"):
-        cache.advance([(0, 0)], [[3]])
+    cache, _, (talk,), _ = opened([[2] * 253], 1)
+    with pytest.raises(SamplerError, match="258 tokens exceeds the network's context of 257"):
+        cache.advance([talk.more([3] * 5)])
+    del talk.ids[-5:]
+    near(cache.advance([talk.more([3] * 3)])[0], full_logits([2] * 253 + [3] * 3))
+    cache.advance([talk.more([3])])  # the 257th
+    with pytest.raises(SamplerError, match="context of 257"):
+        cache.advance([talk.more([3])])
+
+
+def test_logits_of_whole_sequences():
+    sequences = [[1, 2, 3], [4], [5, 6]]
+    near(next_logits(MODEL, sequences), torch.stack([full_logits(ids) for ids in sequences]))
+
+
+def test_shapes_are_found_out_with_one_token():
+    shapes, like = layer_shapes(MODEL)
+    assert [(s.heads, s.key_width, s.value_width, s.query_heads) for s in shapes] == [(2, 8, 8, 2)] * 2
+    assert like.dtype == torch.float32
+    # 2 layers x 2 heads x (8 + 8) numbers x 4 bytes
+    assert KeyValueCache(MODEL, sys.maxsize).bytes_per_token == 2 * 2 * 16 * 4

@@ -1,138 +1,97 @@
-"""The in-process engine: batched sampling over a shared key-value cache, on a schedule that no clock decides.
+"""The in-process engine: continuous batching over a bounded key-value cache with shared prefixes.
 
-Conversations advance in rounds. A round begins when every open conversation waits for a reply, and ends when each
-has one; a reply is handed out as soon as it is complete, so that its tool call runs while the others still sample.
-Since nothing joins within a round, which numbers are computed together depends on the tokens alone, and a run
-repeats bit for bit. No token is computed twice: a conversation's cache lives as long as it does, and conversations
-that open in the same round with the same ids share them. Conversations that open in one round are laid out together,
-as a wave with a cache of its own.
+Each step computes what is missing of some conversations and samples one token for each that is ready. Prompts are
+computed a chunk at a time beside conversations that sample, once for all that begin alike; what a conversation has
+said and was told stays cached as long as it is open, unless memory runs out. Steps run in the event loop and are not
+interrupted: whoever publishes does so between two of them, so no token comes from weights that are half new.
+
+Two schedules. ``continuous``: a request joins at the next step, whatever the others do, so which numbers are computed
+together depends on the clock, and with it their last bits. ``lockstep``: requests join when every open conversation
+waits for a reply and none is sampled; what is computed together depends on the tokens alone, and a run repeats bit for
+bit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Collection, Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.engine.random import uniforms
+from agentrl.engine.requests import Decode, EngineStats, Request, sample_next
+from agentrl.engine.session import LocalSession
+from agentrl.engine.store import ConversationStore, Opening
 from agentrl.errors import SamplerError
 from agentrl.policy.base import Policy
-from agentrl.policy.cache import ConversationCache, Slot
-from agentrl.train.truncation import kept
-from agentrl.types import Completion, Sampling
+from agentrl.policy.cache import Piece
+from agentrl.policy.slots import CacheFull
+from agentrl.types import Sampling
 
+Schedule = Literal["lockstep", "continuous"]
+AtPublication = Literal["drop", "keep"]
 
-@dataclass
-class EngineStats:
-    """Work done so far: tokens sampled, tokens computed as context, tokens of shared prompts not computed again,
-    and seconds spent computing."""
-
-    sampled: int = 0
-    prefilled: int = 0
-    shared: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(eq=False)
-class _Wave:
-    """Conversations that share a cache. ``number`` counts the waves of an engine."""
-
-    number: int
-    cache: ConversationCache
-    members: set[LocalSession]
-
-
-@dataclass(eq=False)
-class _Request:
-    session: LocalSession
-    context_ids: tuple[int, ...]
-    max_tokens: int
-    stop_ids: frozenset[int]
-    future: asyncio.Future[Completion]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    support: list[tuple[int, ...]] = field(default_factory=list)
-
-    @property
-    def finish_reason(self) -> Literal["stop", "length"] | None:
-        if self.token_ids and self.token_ids[-1] in self.stop_ids:
-            return "stop"
-        return "length" if len(self.token_ids) >= self.max_tokens else None
-
-
-class LocalSession:
-    """One conversation with the engine."""
-
-    def __init__(self, engine: LocalEngine, seed: int, *, greedy: bool) -> None:
-        self.engine = engine
-        self.seed = seed
-        self.greedy = greedy
-        self.wave: _Wave | None = None
-        self.slot: Slot = (0, 0)
-        self.num_drawn = 0
-        self.token_ids: list[int] = []
-        self.num_cached = 0
-
-    async def sample(self, context_ids: Sequence[int], *, max_tokens: int, stop_ids: frozenset[int]) -> Completion:
-        """Append ``context_ids`` and sample a reply of at most ``max_tokens``, the stop id included.
-
-        Raises:
-            SamplerError: nothing to continue from, no room for a reply, or a closed conversation.
-        """
-        if max_tokens < 1:
-            raise SamplerError(f"max_tokens is {max_tokens}; a reply needs room for at least 1 token")
-        if not self.token_ids and not context_ids:
-            raise SamplerError("a conversation starts with at least one context id; none was given")
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.engine.submit(_Request(self, tuple(context_ids), max_tokens, stop_ids, future))
-        return await future
-
-    async def rewind(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` ids of the conversation and forget what came behind them.
-
-        What is kept stays cached, unless a part of the opening ids is cut, which others may share; then the
-        conversation is computed anew. The draws go on where they were.
-
-        Raises:
-            SamplerError: there are not so many ids.
-        """
-        if not 0 <= num_tokens <= len(self.token_ids):
-            raise SamplerError(f"the conversation has {len(self.token_ids)} tokens; it cannot keep {num_tokens}")
-        self.engine.rewind(self, num_tokens)
-
-    async def close(self) -> None:
-        """Free the conversation."""
-        self.engine.forget(self)
+CHUNK_TOKENS = 2048
+"""New context that is computed in a step, if nothing else is asked for."""
 
 
 class LocalEngine:
     """Samples from a policy in the process that trains it; publishing costs no copy.
 
     Args:
-        model: the policy whose weights are sampled as they are at the beginning of each round.
+        model: the policy whose weights are sampled as they are at each step.
         sampling: how tokens are drawn; log-probabilities are those of the distribution that it leaves, and where it
             truncates, each token comes with the ids that it was drawn from.
+        version: of the weights.
+        schedule: see the module.
+        cache_bytes: the most that keys and values may take; None for a quarter of the memory of the device. When it
+            is used up, prompts that nobody needs go first, then conversations that wait for tools, then those that
+            came last; they are computed again when they go on.
+        max_running: conversations that are sampled at a time; the others wait in the order in which they came.
+        chunk_tokens: new context that is computed in a step, beside the tokens that are sampled.
+        at_publication: what becomes of the keys of open conversations: ``drop`` computes them anew with the new
+            weights, ``keep`` goes on with those of the old ones, and counts the tokens sampled so.
+        decode: ids to text, for stop strings.
+
+    Raises:
+        SamplerError: a size that is not above 0.
     """
 
-    def __init__(self, model: Policy, *, sampling: Sampling = Sampling(), version: int = 0) -> None:  # noqa: B008
+    def __init__(
+        self,
+        model: Policy,
+        *,
+        sampling: Sampling = Sampling(),  # noqa: B008
+        version: int = 0,
+        schedule: Schedule = "lockstep",
+        cache_bytes: int | None = None,
+        max_running: int | None = None,
+        chunk_tokens: int = CHUNK_TOKENS,
+        at_publication: AtPublication = "drop",
+        decode: Decode | None = None,
+    ) -> None:
+        sizes = {"cache_bytes": cache_bytes, "max_running": max_running, "chunk_tokens": chunk_tokens}
+        for name, value in sizes.items():
+            if value is not None and value < 1:
+                raise SamplerError(f"{name} is {value}; write a number above 0")
         self.model = model
         self.sampling = sampling
+        self.schedule: Schedule = schedule
+        self.max_running, self.chunk_tokens = max_running, chunk_tokens
+        self.at_publication: AtPublication = at_publication
+        self.decode = decode
         self.stats = EngineStats()
+        self.store = ConversationStore(model, cache_bytes, self.stats)
         self._version = version
-        self._open: set[LocalSession] = set()
-        self._pending: list[_Request] = []
-        self._sampling: list[_Request] = []
-        self._num_waves = 0
-        self._round: asyncio.Task[None] | None = None
+        self._open: dict[LocalSession, None] = {}
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
+        self._num_places = 0
+        self._crowded = False
+        self._work: asyncio.Task[None] | None = None
 
     @property
     def version(self) -> int:
@@ -140,34 +99,53 @@ class LocalEngine:
         return self._version
 
     def publish(self, version: int) -> None:
-        """Name the weights that the model now holds.
+        """Name the weights that the model now holds. Conversations that are open go on with them, replies that are
+        being sampled too, with the version of each token.
 
         Raises:
-            SamplerError: conversations are open; their caches belong to the old weights.
+            SamplerError: conversations are open and the schedule is ``lockstep``.
         """
-        if self._open:
+        if self._open and self.schedule == "lockstep":
             raise SamplerError(f"{len(self._open)} conversations are open; publish when they are closed")
+        keep = self.at_publication == "keep"
+        self.store.change_weights((session.conversation for session in self._open), keep=keep)
         self._version = version
 
     def session(self, seed: int, *, greedy: bool = False) -> LocalSession:
         """Open a conversation whose draws depend on ``seed`` alone; ``greedy`` takes the likeliest token each time."""
         session = LocalSession(self, seed, greedy=greedy)
-        self._open.add(session)
+        self._open[session] = None
         return session
 
-    def submit(self, request: _Request) -> None:
-        """Take a request into the next round."""
-        if request.session not in self._open:
+    def submit(self, request: Request) -> None:
+        """Take a request.
+
+        Raises:
+            SamplerError: its conversation is closed, or waits for another reply.
+        """
+        session = request.session
+        if session not in self._open:
             raise SamplerError("the conversation is closed; open a new session")
-        self._pending.append(request)
-        self._start_round_when_all_wait()
+        self._abandon_given_up()
+        if self._is_busy(session):
+            raise SamplerError("the conversation waits for a reply; ask for the next one behind it")
+        self._waiting.append(request)
+        self._wake()
 
     def forget(self, session: LocalSession) -> None:
-        """Close a conversation; the cache of a wave goes with its last one."""
-        self._open.discard(session)
-        self._leave_wave(session)
-        self._pending = [request for request in self._pending if request.session is not session]
-        self._start_round_when_all_wait()
+        """Close a conversation, and free what is cached of it."""
+        if session not in self._open:
+            return
+        del self._open[session]
+        self._waiting, self._running = (
+            [request for request in requests if request.session is not session]
+            for requests in (self._waiting, self._running)
+        )
+        self.store.drop(session.conversation)
+        self._crowded = False
+        if not self._open and self.schedule == "lockstep":
+            self.store.clear()
+        self._wake()
 
     def rewind(self, session: LocalSession, num_tokens: int) -> None:
         """Shorten a conversation to its first tokens.
@@ -175,203 +153,223 @@ class LocalEngine:
         Raises:
             SamplerError: it waits for a reply.
         """
-        if any(request.session is session for request in (*self._pending, *self._sampling)):
+        self._abandon_given_up()
+        if self._is_busy(session):
             raise SamplerError("the conversation waits for a reply; rewind it before or after")
-        del session.token_ids[num_tokens:]
-        if session.wave is None or num_tokens >= session.num_cached:
+        self.store.rewind(session.conversation, num_tokens)
+
+    def conversations_that_fit(self, tokens: int) -> int:
+        """How many conversations of so many tokens can be cached at once, if they share nothing."""
+        return self.store.cache.budget.limit // (self.store.cache.bytes_per_token * tokens)
+
+    # Who is sampled.
+
+    def _is_busy(self, session: LocalSession) -> bool:
+        return any(request.session is session for request in (*self._waiting, *self._running))
+
+    def _wake(self) -> None:
+        if self._work is None and (self._running or self._may_join()):
+            self._work = asyncio.get_running_loop().create_task(self._sample_all())
+
+    def _may_join(self) -> bool:
+        """Whether requests that wait may be sampled beside those that are."""
+        if not self._waiting:
+            return False
+        if self.schedule == "lockstep":
+            return not self._running and len(self._waiting) == len(self._open)
+        return not self._running or not self._crowded
+
+    def _join(self) -> None:
+        if not self._may_join():
             return
-        opening = int(session.wave.cache.prefix_lengths[session.slot[0]])
-        if num_tokens < opening:
-            self._leave_wave(session)
-            return
-        session.num_cached = num_tokens
-        session.wave.cache.rewind(session.slot, num_tokens - opening, session.token_ids[-1])
+        if self.schedule == "lockstep":  # who is computed side by side must not depend on who came first
+            self._waiting.sort(key=_order)
+        free = len(self._waiting) if self.max_running is None else self.max_running - len(self._running)
+        joining, self._waiting = self._waiting[:free], self._waiting[free:]
+        self._crowded = False
+        self._running += [request for request in joining if self._take_context(request)]
 
-    def _leave_wave(self, session: LocalSession) -> None:
-        if session.wave is not None:
-            session.wave.members.discard(session)
-        session.wave, session.num_cached = None, 0
+    def _take_context(self, request: Request) -> bool:
+        """Append to a conversation what was given. One that has no room for it fails alone; a reply ends where the room
+        does."""
+        if request.start is not None:  # it had to go for others, and comes back
+            return True
+        conversation, room = request.session.conversation, self.model.context
+        wanted = len(conversation.token_ids) + len(request.context_ids)
+        if wanted >= room:
+            request.fail(SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}"))
+            return False
+        request.start = len(conversation.token_ids)
+        if request.start:
+            self.stats.prefilled += len(request.context_ids)
+        conversation.token_ids += request.context_ids
+        request.max_tokens = min(request.max_tokens, room - wanted)
+        if conversation.place is None:
+            self._num_places += 1
+            conversation.place = self._num_places
+        return True
 
-    def _start_round_when_all_wait(self) -> None:
-        busy = self._round is not None and not self._round.done()
-        if self._pending and len(self._pending) == len(self._open) and not busy:
-            self._round = asyncio.get_running_loop().create_task(self._run_round())
+    def _abandon_given_up(self) -> None:
+        """Forget requests that nobody waits for any more; their conversations are as they were before."""
+        for requests in (self._waiting, self._running):
+            for request in [one for one in requests if one.future.done()]:
+                requests.remove(request)
+                if request.start is not None:
+                    self.store.rewind(request.session.conversation, request.start)
 
-    async def _run_round(self) -> None:
+    # Steps.
+
+    async def _sample_all(self) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.model.sampling_threads or threads)
-        requests = sorted(self._pending, key=_order)
-        self._pending = []
         try:
-            await self._sample_all(requests)
-        except Exception as error:  # handed to every caller that waits
-            for request in requests:
-                if not request.future.done():
-                    request.future.set_exception(_as_sampler_error(error))
+            while True:
+                self._abandon_given_up()
+                self._join()
+                if not self._running:
+                    return
+                started = time.perf_counter()
+                try:
+                    self._step()
+                except Exception as error:  # handed to every caller that waits
+                    self._fail(error)
+                self.stats.seconds += time.perf_counter() - started
+                await asyncio.sleep(0)  # replies are handed out, and whoever publishes or closes has a turn
         finally:
+            self._work = None
             torch.set_num_threads(threads)
-            self._round, self._sampling = None, []
-            self._start_round_when_all_wait()
 
-    async def _sample_all(self, requests: list[_Request]) -> None:
-        started = time.perf_counter()
-        requests = self._sampling = self._take_context(requests)
+    def _step(self) -> None:
+        """Compute what fits in a step, and sample a token for each conversation that is computed to its end."""
+        openings, pieces, tails = self._plan()
+        logits_BV = None
+        if pieces or openings:
+            self.stats.steps += 1
+            logits_BV = self.store.cache.advance([*openings.values(), *pieces])
+        row = 0
+        for opening, piece in openings.items():
+            if piece.ends and logits_BV is not None:
+                opening.logits_V, row = logits_BV[row].clone(), row + 1
+        begun = [request for request in self._running if self._is_begun(request, tails)]
+        ready = [request for request, piece in zip(tails, pieces, strict=True) if piece.ends]
+        parts = [] if logits_BV is None or not ready else [logits_BV[row:]]
+        parts += [torch.stack([self._logits_of(request) for request in begun])] if begun else []
+        if parts:
+            self._sample([*ready, *begun], parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _plan(self) -> tuple[dict[Opening, Piece], list[Piece], list[Request]]:
+        """What to compute: of prompts, and of tails, with the requests that these belong to."""
+        left = self.chunk_tokens
+        openings: dict[Opening, Piece] = {}
+        pieces: list[Piece] = []
+        tails: list[Request] = []
+        for request in list(self._running):
+            if request not in self._running:  # it had to go for one before it
+                continue
+            conversation = request.session.conversation
+            opening = conversation.opening or self.store.attach(conversation)
+            is_prompt = opening.logits_V is None
+            if is_prompt:
+                opening = self.store.next_opening(opening)
+            elif not conversation.num_missing:
+                continue
+            if (left <= 0 and (is_prompt or conversation.num_missing > 1)) or opening in openings:
+                continue
+            piece = self._placed(request, opening if is_prompt else None, max(1, left), openings)
+            if piece is None:
+                continue
+            if is_prompt:
+                openings[opening] = piece
+            else:
+                pieces.append(piece)
+                tails.append(request)
+            left -= len(piece.token_ids) if is_prompt or len(piece.token_ids) > 1 else 0
+        return openings, pieces, tails
+
+    def _placed(
+        self, request: Request, opening: Opening | None, most: int, planned: Collection[Opening]
+    ) -> Piece | None:
+        """The next tokens of a prompt or of a request's tail, with room made for them; None when there is none now."""
+        while request in self._running:
+            try:
+                if opening is not None:
+                    return self.store.prompt_piece(opening, most)
+                return self.store.tail_piece(request.session.conversation, most)
+            except CacheFull:
+                running = {request.session for request in self._running}
+                idle = [session.conversation for session in self._open if session not in running]
+                if not self.store.make_room(idle, planned):
+                    self._send_back(request)
+        return None
+
+    def _send_back(self, request: Request) -> None:
+        """Take the request that came last out of the batch, to come back when another one is done. One that is alone
+        cannot be computed at all."""
+        last = self._running.pop()
+        self.store.drop(last.session.conversation)
+        self.stats.evicted += 1
+        if self._running:
+            self._waiting.insert(0, last)
+            self._crowded = True
+        else:
+            cache, tokens = self.store.cache, len(request.session.token_ids)
+            request.fail(
+                SamplerError(
+                    f"a conversation of {tokens} tokens needs {tokens * cache.bytes_per_token / 2**20:.1f} MiB of keys "
+                    f"and values or more, in slots of powers of two; cache_bytes allows "
+                    f"{cache.budget.limit / 2**20:.1f} MiB: raise it, or play shorter conversations"
+                )
+            )
+
+    def _is_begun(self, request: Request, tails: Collection[Request]) -> bool:
+        """Whether a reply begins right behind a prompt that is computed."""
+        conversation = request.session.conversation
+        opening = conversation.opening
+        known = opening is not None and opening.logits_V is not None
+        return known and not conversation.num_missing and request not in tails
+
+    def _logits_of(self, request: Request) -> Tensor:
+        opening = request.session.conversation.opening
+        assert opening is not None
+        assert opening.logits_V is not None
+        return opening.logits_V
+
+    def _sample(self, requests: Sequence[Request], logits_BV: Tensor) -> None:
+        """A token for each request; those that are complete leave the batch at once."""
+        places = []
+        for place, request in enumerate(requests):
+            try:
+                request.restrict(logits_BV.shape[1])
+                places.append(place)
+            except SamplerError as error:
+                self._end(request)
+                request.fail(error)
+        if len(places) < len(requests):
+            requests, logits_BV = [requests[place] for place in places], logits_BV[places]
         if not requests:
             return
-        logits_BV = self._prefill(requests)
-        while True:
-            self._draw(requests, logits_BV)
-            live = [request for request in requests if request.finish_reason is None]
-            finished = [request for request in requests if request.finish_reason is not None]
-            for request in finished:
-                self._finish(request)
-            self.stats.seconds += time.perf_counter() - started
-            self._sampling = live
-            await asyncio.sleep(0)  # replies are handed out, and deadlines of those who wait are kept
-            requests, started = [request for request in live if request.session in self._open], time.perf_counter()
-            if not requests:
-                return
-            logits_BV = self._advance(requests)
-
-    def _take_context(self, requests: Sequence[_Request]) -> list[_Request]:
-        """Append to each conversation what was given. One that has no room for it fails alone; a reply ends where the
-        room does."""
-        room = self.model.context
-        fit = []
-        for request in requests:
-            session = request.session
-            wanted = len(session.token_ids) + len(request.context_ids)
-            if request.future.done():  # its caller has given up
-                continue
-            if wanted >= room:
-                request.future.set_exception(
-                    SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}")
-                )
-                continue
-            session.token_ids += request.context_ids
-            request.max_tokens = min(request.max_tokens, room - wanted)
-            fit.append(request)
-        return fit
-
-    def _prefill(self, requests: list[_Request]) -> Tensor:
-        """Give every conversation its new context. Returns the logits (B, V) that follow."""
-        self.stats.prefilled += sum(
-            len(r.session.token_ids if r.session.wave is None else r.context_ids) for r in requests
-        )
-        going_on = [request for request in requests if request.session.wave is not None]
-        for wave, members in _by_wave(going_on):
-            moved = wave.cache.keep([request.session.slot for request in members])
-            for left in wave.members - {request.session for request in members}:  # its row may be another's now
-                self._leave_wave(left)
-            for request, slot in zip(members, moved, strict=True):
-                request.session.slot = slot
-        parts = [self._advance(going_on)] if going_on else []
-        opening = [request for request in requests if request.session.wave is None]
-        if opening:
-            parts.append(self._open_wave(opening))
-        logits_BV = parts[0] if len(parts) == 1 else torch.cat(parts)
-        order = [*going_on, *opening]
-        if order == requests:
-            return logits_BV
-        places = {id(request): place for place, request in enumerate(order)}
-        return logits_BV[[places[id(request)] for request in requests]]
-
-    def _open_wave(self, requests: list[_Request]) -> Tensor:
-        """Lay out a cache for conversations that begin, those that begin alike side by side."""
-        groups: dict[tuple[int, ...], list[_Request]] = {}
-        for request in requests:
-            groups.setdefault(tuple(request.session.token_ids), []).append(request)
-        prefixes = list(groups)
-        cache = ConversationCache(self.model, prefixes, max(map(len, groups.values())))
-        self._num_waves += 1
-        wave = _Wave(self._num_waves, cache, {request.session for request in requests})
-        for g, group in enumerate(groups.values()):
-            for n, request in enumerate(group):
-                session = request.session
-                session.wave, session.slot, session.num_cached = wave, (g, n), len(session.token_ids)
-        shared = sum((len(group) - 1) * len(prefix) for prefix, group in groups.items())
-        self.stats.prefilled -= shared
-        self.stats.shared += shared
-        logits_GV = cache.prefill(prefixes)
-        return logits_GV[torch.tensor([request.session.slot[0] for request in requests])]
-
-    def _advance(self, requests: list[_Request]) -> Tensor:
-        """Compute what is not cached yet. Returns the logits (B, V) that follow, in the order of the waves, which is
-        that of the requests."""
-        parts = []
-        for wave, members in _by_wave(requests):
-            sessions = [request.session for request in members]
-            new_ids = [session.token_ids[session.num_cached :] for session in sessions]
-            parts.append(wave.cache.advance([session.slot for session in sessions], new_ids))
-            for session in sessions:
-                session.num_cached = len(session.token_ids)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    @torch.inference_mode()
-    def _draw(self, requests: list[_Request], logits_BV: Tensor) -> None:
-        """Append one sampled token to each request, by inverting the cumulative distribution at its own uniform."""
-        seeds = np.array([request.session.seed for request in requests], dtype=np.uint64)
-        positions = np.array([request.session.num_drawn for request in requests], dtype=np.uint64)
-        uniform_B = torch.from_numpy(uniforms(seeds, positions)).to(logits_BV.device)
-        scaled_BV = logits_BV / self.sampling.temperature
-        if self.sampling.truncates:
-            kept_BV = kept(scaled_BV, self.sampling)
-            scaled_BV = scaled_BV.masked_fill(~kept_BV, -math.inf)
-            _note_support(requests, kept_BV)
-        logprobs_BV = scaled_BV.log_softmax(-1)
-        cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
-        drawn_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None], right=True).squeeze(-1)
-        greedy_B = torch.tensor([request.session.greedy for request in requests], device=logits_BV.device)
-        if greedy_B.any():
-            drawn_B = torch.where(greedy_B, logprobs_BV.argmax(-1), drawn_B)
-        chosen_B = logprobs_BV.gather(1, drawn_B[:, None]).squeeze(-1)
-        for request, token, logprob in zip(requests, drawn_B.tolist(), chosen_B.tolist(), strict=True):
-            request.token_ids.append(token)
-            request.logprobs.append(logprob)
-            request.session.num_drawn += 1
-            request.session.token_ids.append(token)
+        sample_next(requests, logits_BV, self.sampling, self._version)
         self.stats.sampled += len(requests)
+        for request in requests:
+            self.stats.on_older_keys += request.session.conversation.on_older_keys
+            if request.finish_reason is not None:
+                self._end(request)
+                request.answer()
 
-    def _finish(self, request: _Request) -> None:
-        """Hand out a complete reply. Its last token is given to the network with the next context."""
-        reason = request.finish_reason
-        assert reason is not None
-        completion = Completion(
-            token_ids=tuple(request.token_ids),
-            logprobs=tuple(request.logprobs),
-            versions=(self._version,) * len(request.token_ids),
-            finish_reason=reason,
-            support=tuple(request.support),
-        )
-        if not request.future.done():
-            request.future.set_result(completion)
+    def _end(self, request: Request) -> None:
+        self._running.remove(request)
+        self._crowded = False
 
-
-def _order(request: _Request) -> tuple[int, Slot, tuple[int, ...], int]:
-    """Which conversations are computed side by side must not depend on the order in which they were opened."""
-    session = request.session
-    if session.wave is None:  # behind those that go on
-        return sys.maxsize, (0, 0), (*session.token_ids, *request.context_ids), session.seed
-    return session.wave.number, session.slot, request.context_ids, session.seed
+    def _fail(self, error: Exception) -> None:
+        """Tell everybody who waits. What is cached of their conversations cannot be trusted."""
+        failed, self._running = self._running, []
+        for request in failed:
+            self.store.drop(request.session.conversation)
+            request.fail(error)
 
 
-def _by_wave(requests: Sequence[_Request]) -> Iterator[tuple[_Wave, list[_Request]]]:
-    """Neighbouring requests of one wave."""
-    for wave, members in groupby(requests, key=lambda request: request.session.wave):
-        assert wave is not None, "the conversation has been laid out"
-        yield wave, list(members)
-
-
-def _note_support(requests: Sequence[_Request], kept_BV: Tensor) -> None:
-    """Give each request the ids that its next token is drawn from."""
-    ids_S = kept_BV.nonzero()[:, 1].cpu()
-    for request, ids in zip(requests, torch.split(ids_S, kept_BV.sum(1).tolist()), strict=True):
-        request.support.append(tuple(ids.tolist()))
-
-
-def _as_sampler_error(error: Exception) -> SamplerError:
-    """An error of its own for each caller, since a raised exception collects the traceback of whoever gets it."""
-    known = isinstance(error, SamplerError)
-    failure = SamplerError(str(error) if known else f"the engine failed: {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
+def _order(request: Request) -> tuple[int, tuple[int, ...], int]:
+    """Conversations that go on, in the order in which they joined; then others, by what they say and their seed."""
+    conversation = request.session.conversation
+    place = sys.maxsize if conversation.place is None else conversation.place
+    return place, (*conversation.token_ids, *request.context_ids), request.session.seed

@@ -156,9 +156,9 @@ def _export(config: TrainConfig, folder: RunFolder, target: Path) -> float:
 
 
 def _last_logits(policy: Policy) -> torch.Tensor:
-    from agentrl.policy.cache import ConversationCache
+    from agentrl.policy.cache import next_logits
 
-    return ConversationCache(policy, [PROBE], 1).prefill([PROBE])[0]
+    return next_logits(policy, [PROBE])[0]
 
 
 def _random_model(config: TrainConfig, folder: Path) -> Path:

@@ -1,319 +1,355 @@
-"""The key-value cache of many conversations, and the step that advances them, for any policy.
+"""The key-value cache of many conversations, and the step that gives them new tokens, for any policy.
 
-Conversations are slots of groups: slot (g, n) is the n-th conversation of group g. What a group shares (its prompt)
-is stored once; what a conversation adds lies in its own row. Nothing is copied to attend: the queries of all slots
-meet the caches where they lie.
+A conversation is a prompt, which others may share, and a tail of its own; each is a slot (`agentrl.policy.slots`).
+What is shared is stored once and read once: the queries of all conversations of a prompt meet its keys in one product.
+Nothing is copied to attend, unless few slots of a bucket are in the step. Each query's attention over the prompt and
+over the tail are put together by the sums of exponentials that they were divided by.
 
-Shape suffixes: G groups, N conversations of a group, P prefix length, W the most new tokens that one conversation gets
-in a step, M new tokens of a step, B conversations of a step, K heads of keys and values, H heads of queries, E width of
-a head, V vocabulary.
+Shape suffixes: M new tokens of a step, B pieces whose successors are asked for, K heads of keys and values, H heads of
+queries, S = H / K, U slots of a part, N the most queries of a slot, T keys that are looked at, E width of a head, V
+vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
 
 from agentrl.errors import SamplerError
-from agentrl.policy.base import Attend, Policy
-from agentrl.policy.transformer import HIDDEN, attend
+from agentrl.policy.base import Policy
+from agentrl.policy.slots import Bucket, Budget, LayerShape, Pool, Slot
+from agentrl.policy.transformer import HIDDEN
 
-Slot = tuple[int, int]
+K = TypeVar("K")
+T = TypeVar("T")
 
 MAX_SCORES = 2**25
-"""Attention scores that are held at once, 128 MiB in float32. Prompts that would have more go through torch's fused
-attention, which holds none; what is appended later is cut into pieces."""
+"""Attention scores that are held at once: 128 MiB in float32."""
 
-
-class _KeysValues(NamedTuple):
-    """What one layer keeps: of the prefixes (G, K, P, E), or of the conversations (G, K, N, T, E)."""
-
-    keys: Tensor
-    values: Tensor
+_fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
-    """Where the new tokens of a step lie: group, member, place among the new ones, place in the conversation."""
+class Piece:
+    """New tokens of one sequence.
 
-    group_M: Tensor
-    member_M: Tensor
-    place_M: Tensor
-    own_M: Tensor
-    width: int
-    used: int
-    longest: int
-    seen: Tensor
-    """Own place of each query, (G, 1, N, W)."""
-    bias: Tensor
+    Attributes:
+        slot: where they go, behind what is there.
+        prompt: what comes before the slot; None where the slot holds the sequence from its first token.
+        token_ids: the new tokens.
+        previous_id: the token before the first of them, 0 where there is none.
+        ends: whether what follows the last of them is asked for.
+    """
+
+    slot: Slot
+    prompt: Slot | None
+    token_ids: Sequence[int]
+    previous_id: int
+    ends: bool
 
 
-class ConversationCache:
-    """Keys and values of conversations in groups, for one version of the weights.
+class KeyValueCache:
+    """Keys and values of prompts and tails, for one version of the weights.
 
     Args:
         model: computes them.
-        prefixes: the ids that each group's conversations begin with, at least one.
-        members: conversations of the largest group.
+        max_bytes: the most that they may take.
     """
 
-    def __init__(self, model: Policy, prefixes: Sequence[Sequence[int]], members: int) -> None:
+    def __init__(self, model: Policy, max_bytes: int) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.groups, self.members, self.length = len(prefixes), members, 0
-        self.prefix_length = max(map(len, prefixes))
-        self.prefix_lengths = np.array([len(prefix) for prefix in prefixes])
-        self.lengths = np.zeros((self.groups, members), dtype=np.int64)
-        self.last_ids = np.repeat([[prefix[-1]] for prefix in prefixes], members, axis=1)
-        self.prefix: list[_KeysValues] = []
-        self.own: list[_KeysValues] = []
-        self.query_heads = 0
-        padding = np.arange(self.prefix_length) >= self.prefix_lengths[:, None]
-        self.prefix_bias = torch.where(self._put(padding), HIDDEN, 0.0)[:, None, None, :]
+        self.budget = Budget(max_bytes)
+        shapes, like = layer_shapes(model)
+        self.query_heads = max(shape.query_heads for shape in shapes)
+        self.prompts, self.tails = (Pool(shapes, like, self.budget) for _ in range(2))
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token's keys and values take in all layers."""
+        return self.prompts.bytes_per_token
+
+    def widest(self, length: int) -> int:
+        """New tokens that a sequence of so many may get at once, so that the scores stay bounded."""
+        return max(16, MAX_SCORES // (self.query_heads * max(1, length)))
 
     @torch.inference_mode()
-    def prefill(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
-        """Compute each group's prompt once. Returns the logits (G, V) that follow it.
+    def advance(self, pieces: Sequence[Piece]) -> Tensor:
+        """Compute new tokens. Returns the logits (B, V) after the last of each piece that asks for them.
 
         Raises:
-            SamplerError: a prompt longer than the network's context.
+            SamplerError: a sequence would exceed the network's context; nothing has been computed then.
         """
-        if self.prefix_length > self.model.context:
-            raise SamplerError(f"a prompt of {self.prefix_length} tokens exceeds the context of {self.model.context}")
-        ids_GP = np.zeros((self.groups, self.prefix_length), dtype=np.int64)
-        for g, prefix in enumerate(prefixes):
-            ids_GP[g, : len(prefix)] = prefix
-        previous_GP = np.pad(ids_GP[:, :-1], ((0, 0), (1, 0)))
-        position_GP = np.tile(np.arange(self.prefix_length), (self.groups, 1))
-        last = np.arange(self.groups) * self.prefix_length + self.prefix_lengths - 1
-        rows = (self._put(rows.ravel()) for rows in (ids_GP, previous_GP, position_GP))
-        ids_M, previous_M, position_M = rows
-        return self.model.advance(ids_M, previous_M, position_M, _Prefill(self), self._put(last))
-
-    @torch.inference_mode()
-    def advance(self, slots: Sequence[Slot], new_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Append new ids to some conversations. Returns the logits (B, V) after the last id of each.
-
-        Raises:
-            SamplerError: a conversation would exceed the network's context.
-        """
-        groups, members = np.array(slots).T
-        longest = self.lengths[groups, members] + np.array([len(ids) for ids in new_ids])
-        if (self.prefix_lengths[groups] + longest).max() > self.model.context:
-            raise SamplerError(f"a conversation exceeds the network's context of {self.model.context} tokens")
-        wide = max(map(len, new_ids))
-        most = self._widest(int(longest.max()))
-        if wide <= most:
-            return self._advance(slots, new_ids)
-        return self._in_pieces(slots, new_ids, range(0, wide, most), most)
-
-    def rewind(self, slot: Slot, length: int, last_id: int) -> None:
-        """Forget what a conversation holds behind its first tokens.
-
-        Args:
-            slot: the conversation.
-            length: tokens behind the prefix that are kept, at most those that there are.
-            last_id: the last token that is kept, of the prefix when ``length`` is 0.
-        """
-        self.lengths[slot] = length
-        self.last_ids[slot] = last_id
-
-    def keep(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Drop all other conversations when that frees a quarter of the rows. Returns the new slots, in order."""
-        of_group: dict[int, list[int]] = {}
-        for group, member in slots:
-            of_group.setdefault(group, []).append(member)
-        members = max(map(len, of_group.values()))
-        if 4 * len(of_group) * members > 3 * self.groups * self.members:
-            return list(slots)
-        groups = list(of_group)
-        rows = np.array([kept + [kept[0]] * (members - len(kept)) for kept in of_group.values()])
-        at = np.array(groups)
-        self.groups, self.members = len(groups), members
-        self.prefix_lengths = self.prefix_lengths[at]
-        self.lengths, self.last_ids = self.lengths[at[:, None], rows], self.last_ids[at[:, None], rows]
-        at_T, rows_T = self._put(at), self._put(rows)
-        self.prefix_bias = self.prefix_bias[at_T]
-        self.prefix = [_KeysValues(*(x[at_T] for x in layer)) for layer in self.prefix]
-        self.own = [
-            _KeysValues(*(x[at_T[:, None], :, rows_T].transpose(1, 2).contiguous() for x in layer))
-            for layer in self.own
-        ]
-        return [(groups.index(group), of_group[group].index(member)) for group, member in slots]
-
-    def hold(self, layer: int, keys: Tensor, values: Tensor, query_heads: int) -> None:
-        """Take the keys and values (G, K, P, E) of all prefixes in a layer; layers come in their order."""
-        assert layer == len(self.prefix), f"layer {layer} came after {len(self.prefix)} others"
-        self.query_heads = max(self.query_heads, query_heads)
-        self.prefix.append(_KeysValues(keys.contiguous(), values.contiguous()))
-        none_yet = (x.new_zeros(self.groups, x.shape[1], self.members, self.length, x.shape[3]) for x in (keys, values))
-        self.own.append(_KeysValues(*none_yet))
-
-    def _put(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def _widest(self, used: int) -> int:
-        """New tokens that a conversation may get at once, so that the scores stay bounded."""
-        rows = self.groups * self.query_heads * self.members
-        return max(16, MAX_SCORES // (rows * (self.prefix_length + used)))
-
-    def _in_pieces(
-        self, slots: Sequence[Slot], new_ids: Sequence[Sequence[int]], starts: Sequence[int], most: int
-    ) -> Tensor:
-        logits: list[Tensor] = [torch.empty(0)] * len(slots)
-        for start in starts:
-            places = [place for place, ids in enumerate(new_ids) if len(ids) > start]
-            piece = [new_ids[place][start : start + most] for place in places]
-            for place, row in zip(places, self._advance([slots[place] for place in places], piece), strict=True):
-                logits[place] = row
-        return torch.stack(logits)
-
-    def _advance(self, slots: Sequence[Slot], new_ids: Sequence[Sequence[int]]) -> Tensor:
-        widths = np.array([len(ids) for ids in new_ids])
-        groups, members = np.array(slots).T
-        ids_M = np.concatenate([np.asarray(ids) for ids in new_ids])
-        ends = np.cumsum(widths)
-        previous_M = np.concatenate(([0], ids_M[:-1]))
-        previous_M[ends - widths] = self.last_ids[groups, members]
-        step, position_M = self._plan(groups, members, widths)
-        rows = (self._put(rows) for rows in (ids_M, previous_M, position_M))
-        ids, previous, positions = rows
-        logits_BV = self.model.advance(ids, previous, positions, self._attention_of(step), self._put(ends - 1))
-        self.lengths[groups, members] += widths
-        self.last_ids[groups, members] = ids_M[ends - 1]
+        step = _Step(self, pieces)
+        if step.longest > self.model.context:
+            raise SamplerError(
+                f"a sequence of {step.longest} tokens exceeds the network's context of {self.model.context}"
+            )
+        logits_BV = self.model.advance(step.ids_M, step.previous_M, step.positions_M, step.attend, step.last_B)
+        for piece in pieces:
+            piece.slot.length += len(piece.token_ids)
         return logits_BV
 
-    def _plan(self, groups: np.ndarray, members: np.ndarray, widths: np.ndarray) -> tuple[_Step, np.ndarray]:
-        start = self.lengths[groups, members]
-        width, used = int(widths.max()), int((start + widths).max())
-        place_M = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
-        group_M, member_M = np.repeat(groups, widths), np.repeat(members, widths)
-        own_M = np.repeat(start, widths) + place_M
-        position_M = self.prefix_lengths[group_M] + own_M
-        self._grow(used)
-        seen = np.zeros((self.groups, 1, self.members, width), dtype=np.int64)
-        seen[group_M, 0, member_M, place_M] = own_M
-        seen_GNW = self._put(seen)
-        later = torch.arange(used, device=self.device) > seen_GNW[..., None]
-        where = (self._put(index) for index in (group_M, member_M, place_M, own_M))
-        return _Step(
-            **dict(zip(("group_M", "member_M", "place_M", "own_M"), where, strict=True)),
+    def put(self, array: np.ndarray) -> Tensor:
+        """On the device of the model."""
+        return torch.from_numpy(array).to(self.device)
+
+
+def next_logits(model: Policy, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Logits (B, V) of what follows each of some sequences of ids, computed as while sampling."""
+    cache = KeyValueCache(model, sys.maxsize)
+    slots = [cache.prompts.take(len(ids)) for ids in sequences]
+    return cache.advance(
+        [
+            Piece(slot=slot, prompt=None, token_ids=ids, previous_id=0, ends=True)
+            for slot, ids in zip(slots, sequences, strict=True)
+        ]
+    )
+
+
+@torch.inference_mode()
+def layer_shapes(model: Policy) -> tuple[list[LayerShape], Tensor]:
+    """What each layer of a model keeps of a token, found out with one token; and an empty tensor of its type."""
+    shapes: list[LayerShape] = []
+    kind: list[Tensor] = []
+
+    def look(layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:  # noqa: ARG001
+        heads = k_MKE.shape[1]
+        shapes.append(
+            LayerShape(heads=heads, key_width=k_MKE.shape[2], value_width=v_MKE.shape[2], query_heads=q_MHE.shape[1])
+        )
+        kind.append(k_MKE.new_zeros(0))
+        return v_MKE.repeat_interleave(q_MHE.shape[1] // heads, 1).flatten(1)
+
+    zero = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
+    model.advance(zero, zero, zero, look, zero)
+    return shapes, kind[0]
+
+
+class _Found(NamedTuple):
+    """Attention of some queries over some keys (P, H, E), and the logarithm (P, H) of the sum of exponentials that it
+    was divided by."""
+
+    out: Tensor
+    log_sum: Tensor
+
+
+class _Part(NamedTuple):
+    """Queries that look at slots of one bucket.
+
+    Attributes:
+        bucket: of the slots.
+        rows: of the slots, as a slice where they lie side by side.
+        width: N.
+        length: T.
+        token_P: the queries' places in M, or None for all in their order.
+        place_P: their places in (U, N), or None where they fill it in their order.
+        at_UN: how far behind the first key of the slot each query is.
+        hidden: what is added to the scores (U, 1, N, T): ``HIDDEN`` at keys that a query does not see.
+    """
+
+    bucket: Bucket
+    rows: slice | Tensor
+    width: int
+    length: int
+    token_P: Tensor | None
+    place_P: Tensor | None
+    at_UN: Tensor
+    hidden: Tensor
+
+
+class _Step:
+    """Where the new tokens of a step lie, and their attention."""
+
+    def __init__(self, cache: KeyValueCache, pieces: Sequence[Piece]) -> None:
+        self.cache = cache
+        widths = np.array([len(piece.token_ids) for piece in pieces])
+        starts = np.array([piece.slot.length for piece in pieces])
+        before = np.array([piece.prompt.length if piece.prompt else 0 for piece in pieces])
+        ends = np.cumsum(widths)
+        ids_M = np.fromiter((token for piece in pieces for token in piece.token_ids), np.int64, int(ends[-1]))
+        previous_M = np.concatenate(([0], ids_M[:-1]))
+        previous_M[ends - widths] = [piece.previous_id for piece in pieces]
+        own_M = np.arange(ends[-1]) + np.repeat(starts - ends + widths, widths)
+        position_M = own_M + np.repeat(before, widths)
+        self.longest = int(position_M.max()) + 1
+        self.num_tokens = int(ends[-1])
+        asked = np.array([piece.ends for piece in pieces])
+        put = cache.put
+        self.ids_M, self.previous_M, self.positions_M = put(ids_M), put(previous_M), put(position_M)
+        self.last_B = put(ends[asked] - 1)
+        self.writes: list[tuple[Bucket, Tensor | None, Tensor, Tensor]] = []
+        self.own: list[_Part] = []
+        self.prompts: list[_Part] = []
+        tokens = [np.arange(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        self._plan_own(pieces, tokens, own_M)
+        self._plan_prompts(pieces, tokens, position_M)
+
+    def attend(self, layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:
+        """See `agentrl.policy.base.Attend`."""
+        for bucket, token_W, row_W, place_W in self.writes:
+            for kept, new in zip(bucket.layers[layer], (k_MKE, v_MKE), strict=True):
+                kept[row_W, :, place_W] = new if token_W is None else new[token_W]
+        window = None if window is None or self.longest <= window else window
+        found = self._own(layer, q_MHE, window)
+        for part in self.prompts:
+            _merge(found, self._look(part, layer, q_MHE, window), part.token_P)
+        return found.out.flatten(1)
+
+    def _own(self, layer: int, q_MHE: Tensor, window: int | None) -> _Found:
+        """Every token's attention over its own slot."""
+        first = self._look(self.own[0], layer, q_MHE, window)
+        if self.own[0].token_P is None:
+            return first
+        tokens, heads = q_MHE.shape[:2]
+        found = _Found(first.out.new_empty(tokens, heads, first.out.shape[2]), first.log_sum.new_empty(tokens, heads))
+        for n, part in enumerate(self.own):
+            for whole, new in zip(found, self._look(part, layer, q_MHE, window) if n else first, strict=True):
+                whole[part.token_P] = new
+        return found
+
+    def _plan_own(self, pieces: Sequence[Piece], tokens: Sequence[np.ndarray], own_M: np.ndarray) -> None:
+        """Every token is written and sees its own slot up to itself."""
+        put = self.cache.put
+        for bucket, members in _by(lambda n: pieces[n].slot.bucket, range(len(pieces))):
+            token_W = np.concatenate([tokens[n] for n in members])
+            row_W = np.repeat([pieces[n].slot.row for n in members], [len(tokens[n]) for n in members])
+            whole = len(token_W) == self.num_tokens
+            self.writes.append((bucket, None if whole else put(token_W), put(row_W), put(own_M[token_W])))
+            for _, alike in _by(lambda n: _class(len(tokens[n])), members):
+                slots = {pieces[n].slot: tokens[n] for n in alike}
+                self.own += self._parts(bucket, slots, own_M, own_M)
+
+    def _plan_prompts(self, pieces: Sequence[Piece], tokens: Sequence[np.ndarray], position_M: np.ndarray) -> None:
+        """The tokens of a tail see its prompt whole."""
+        users: dict[Slot, list[np.ndarray]] = {}
+        for piece, mine in zip(pieces, tokens, strict=True):
+            if piece.prompt is not None:
+                users.setdefault(piece.prompt, []).append(mine)
+        whole = {slot: np.concatenate(parts) for slot, parts in users.items()}
+        seen_M = np.zeros(self.num_tokens, dtype=np.int64)
+        for slot, mine in whole.items():
+            seen_M[mine] = slot.length - 1
+        for bucket, members in _by(lambda slot: slot.bucket, whole):
+            for _, alike in _by(lambda slot: _class(len(whole[slot])), members):
+                self.prompts += self._parts(bucket, {slot: whole[slot] for slot in alike}, seen_M, position_M)
+
+    def _parts(
+        self, bucket: Bucket, slots: dict[Slot, np.ndarray], seen_M: np.ndarray, at_M: np.ndarray
+    ) -> Iterator[_Part]:
+        """Lay out the queries of some slots. Too many scores are cut into parts.
+
+        Args:
+            bucket: of the slots.
+            slots: and the tokens that look at each.
+            seen_M: the last key that each token sees.
+            at_M: how far behind the first key each token is.
+        """
+        most = max(1, MAX_SCORES // (self.cache.query_heads * bucket.room * max(map(len, slots.values()))))
+        ordered = sorted(slots, key=lambda slot: slot.row)
+        for start in range(0, len(ordered), most):
+            chosen = ordered[start : start + most]
+            yield self._part(bucket, chosen, [slots[slot] for slot in chosen], seen_M, at_M)
+
+    def _part(
+        self,
+        bucket: Bucket,
+        slots: Sequence[Slot],
+        tokens: Sequence[np.ndarray],
+        seen_M: np.ndarray,
+        at_M: np.ndarray,
+    ) -> _Part:
+        put = self.cache.put
+        rows = np.array([slot.row for slot in slots])
+        low, span = int(rows[0]), int(rows[-1] - rows[0]) + 1
+        side_by_side = 4 * len(rows) >= 3 * span
+        unit = rows - low if side_by_side else np.arange(len(rows))
+        units = span if side_by_side else len(rows)
+        counts = np.array([len(mine) for mine in tokens])
+        width = int(counts.max())
+        token_P = np.concatenate(tokens)
+        place_P = np.concatenate([u * width + np.arange(count) for u, count in zip(unit, counts, strict=True)])
+        length = int(seen_M[token_P].max()) + 1
+        seen_UN = np.zeros(units * width, dtype=np.int64)
+        seen_UN[place_P] = seen_M[token_P]
+        at_UN = np.zeros(units * width, dtype=np.int64)
+        at_UN[place_P] = at_M[token_P]
+        hidden = np.arange(length) > seen_UN.reshape(units, 1, width, 1)
+        filled = len(place_P) == units * width and bool((place_P[1:] > place_P[:-1]).all())
+        in_order = len(token_P) == self.num_tokens and bool((token_P[1:] > token_P[:-1]).all())
+        return _Part(
+            bucket=bucket,
+            rows=slice(low, low + span) if side_by_side else put(rows),
             width=width,
-            used=used,
-            longest=int(position_M.max()) + 1,
-            seen=seen_GNW,
-            bias=torch.where(later, HIDDEN, 0.0),
-        ), position_M
+            length=length,
+            token_P=None if in_order else put(token_P),
+            place_P=None if filled else put(place_P),
+            at_UN=put(at_UN.reshape(units, width)),
+            hidden=put(np.where(hidden, np.float32(HIDDEN), np.float32(0.0))),
+        )
 
-    def _grow(self, length: int) -> None:
-        """Make room for ``length`` tokens after the prompt, in steps of doubling."""
-        if length <= self.length:
-            return
-        room = max(32, 2 * self.length, length) - self.length
-        self.length += room
-        self.own = [_KeysValues(*(pad(x, (0, 0, 0, room)) for x in layer)) for layer in self.own]
-
-    def _attention_of(self, step: _Step) -> Attend:
-        def attend_cached(
-            layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None
-        ) -> Tensor:
-            for kept, new in zip(self.own[layer], (k_MKE, v_MKE), strict=True):
-                kept[step.group_M, :, step.member_M, step.own_M] = new
-            return self._attend(layer, q_MHE, step, window)
-
-        return attend_cached
-
-    def _attend(self, layer: int, q_MHE: Tensor, step: _Step, window: int | None) -> Tensor:
-        """Attention of the new tokens (M, H * E); queries of conversations that are not in the step stay zero.
+    def _look(self, part: _Part, layer: int, q_MHE: Tensor, window: int | None) -> _Found:
+        """Attention of a part's queries over its slots, in the order of ``token_P``.
 
         The query heads of one head of keys lie beside each other, as further queries of it.
         """
-        prefix, own = self.prefix[layer], self.own[layer]
-        heads, head_width = prefix.keys.shape[1], q_MHE.shape[2]
-        shared = q_MHE.shape[1] // heads
-        batch = self.groups * heads
-        q = q_MHE.new_zeros(self.groups, heads, self.members, step.width, shared, head_width)
-        q[step.group_M, :, step.member_M, step.place_M] = q_MHE.view(-1, heads, shared, head_width)
-        prefix_k, prefix_v = (x.flatten(0, 1) for x in prefix)
-        own_k, own_v = (x.flatten(0, 2)[:, : step.used] for x in own)
-        to_prefix = torch.bmm(q.view(batch, -1, head_width), prefix_k.transpose(1, 2))
-        to_own = torch.bmm(q.view(-1, step.width * shared, head_width), own_k.transpose(1, 2))
-        split = self.prefix_length
-        bias, prefix_bias = self._biases(step, shared, window)
-        scores = torch.cat(
-            (
-                to_prefix.view(self.groups, heads, -1, split).add_(prefix_bias),
-                to_own.view(*q.shape[:3], step.width * shared, step.used).add_(bias).flatten(2, 3),
-            ),
-            dim=-1,
-        )
-        weight = _softmax(scores).view(batch, -1, split + step.used)
-        out = torch.bmm(weight[..., :split], prefix_v)
-        own_weight = weight[..., split:].view(batch, self.members, step.width * shared, step.used).flatten(0, 1)
-        out = out.view(-1, step.width * shared, prefix_v.shape[-1]) + torch.bmm(own_weight, own_v)
-        return out.view(*q.shape[:-1], -1)[step.group_M, :, step.member_M, step.place_M].flatten(1)
-
-    def _biases(self, step: _Step, shared: int, window: int | None) -> tuple[Tensor, Tensor]:
-        """What hides keys: of the conversation (G, 1, N, W * shared, used), of the prefix (G, 1, 1 or queries, P)."""
-        bias, prefix_bias = step.bias, self.prefix_bias
-        if window is not None and step.longest > window:
-            far = step.seen[..., None] - torch.arange(step.used, device=self.device) >= window
-            bias = torch.where(far, HIDDEN, bias)
-            ends = self._put(self.prefix_lengths)[:, None, None, None, None]
-            behind = ends + step.seen[..., None] - torch.arange(self.prefix_length, device=self.device) >= window
-            hidden = torch.where(behind, HIDDEN, prefix_bias[:, :, :, None])
-            prefix_bias = hidden.repeat_interleave(shared, 3).flatten(2, 3)
-        if shared > 1:
-            bias = bias.repeat_interleave(shared, 3)
-        return bias, prefix_bias
+        keys, values = (x[part.rows, :, : part.length] for x in part.bucket.layers[layer])
+        units, heads = keys.shape[:2]
+        shared, width = q_MHE.shape[1] // heads, part.width
+        q = q_MHE if part.token_P is None else q_MHE[part.token_P]
+        if part.place_P is not None:
+            q = q.new_zeros(units * width, *q.shape[1:]).index_copy_(0, part.place_P, q)
+        q = q.view(units, width, heads, shared, -1).transpose(1, 2).reshape(units, heads, width * shared, -1)
+        hidden = part.hidden if window is None else _hide_far(part, window)
+        if shared > 1 and width > 1:
+            hidden = hidden.repeat_interleave(shared, 2)
+        out, log_sum = _attend(q, keys, values, hidden.expand(-1, -1, width * shared, -1))
+        split = (units, heads, width, shared)
+        out, log_sum = (x.reshape(*split, *x.shape[3:]).transpose(1, 2) for x in (out, log_sum))
+        found = _Found(out.reshape(units * width, heads * shared, -1), log_sum.reshape(units * width, -1))
+        return found if part.place_P is None else _Found(*(x[part.place_P] for x in found))
 
 
-class _Prefill:
-    """Attention of the prompts of all groups, (G, P) padded at their ends, over themselves."""
-
-    def __init__(self, cache: ConversationCache) -> None:
-        self.cache = cache
-        length = cache.prefix_length
-        self.later = torch.ones(length, length, dtype=torch.bool, device=cache.device).triu(1)
-        self.bias = cache.prefix_bias + torch.where(self.later, HIDDEN, 0.0)
-
-    def __call__(self, layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:
-        """See `agentrl.policy.base.Attend`."""
-        cache = self.cache
-        groups, length = cache.groups, cache.prefix_length
-        q, k, v = (x.view(groups, length, *x.shape[1:]).transpose(1, 2) for x in (q_MHE, k_MKE, v_MKE))
-        cache.hold(layer, k, v, q.shape[1])
-        shared = q.shape[1] // k.shape[1]
-        if shared > 1:
-            k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
-        near = window is None or window >= length
-        if q.shape[0] * q.shape[1] * length**2 <= MAX_SCORES:
-            bias = self.bias if near else torch.where(self._far(window), HIDDEN, self.bias)
-            out = _attend(q, k, v, bias)
-        elif near:  # padding lies at the ends, where no query of a prompt sees it
-            out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-        else:
-            out = scaled_dot_product_attention(q, k, v, ~(self.later | self._far(window)), scale=1.0)
-        return out.transpose(1, 2).reshape(len(q_MHE), -1)
-
-    def _far(self, window: int | None) -> Tensor:
-        place = torch.arange(len(self.later), device=self.later.device)
-        return place[:, None] - place >= (window or len(self.later))
+def _attend(q: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention (U, K, N, E) and the logarithm (U, K, N) of the sum of exponentials; queries come scaled."""
+    if q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and keys.shape[3] == values.shape[3]:
+        out, log_sum = _fused(q, keys, values, 0.0, False, attn_mask=hidden.to(q.dtype), scale=1.0)
+        return out, log_sum
+    scores = q @ keys.transpose(2, 3)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).add_(hidden)
+    log_sum = scores.logsumexp(-1)
+    weights = scores.sub_(log_sum[..., None]).exp_().to(values.dtype)
+    return weights @ values, log_sum
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    if q.dtype in (torch.float32, torch.float64):
-        return attend(q, k, v, bias)
-    return _softmax((q @ k.transpose(-1, -2)).add_(bias)) @ v
+def _hide_far(part: _Part, window: int) -> Tensor:
+    """What hides keys that are behind the window too."""
+    far = part.at_UN[:, None, :, None] - torch.arange(part.length, device=part.at_UN.device) >= window
+    return torch.where(far, HIDDEN, part.hidden)
 
 
-def _softmax(scores: Tensor) -> Tensor:
-    """In float32 where the scores have half precision."""
-    if scores.dtype in (torch.float32, torch.float64):
-        return scores.softmax(-1)
-    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+def _merge(found: _Found, other: _Found, token_P: Tensor | None) -> None:
+    """Take the attention of some tokens over further keys into a result, in place."""
+    mine = found if token_P is None else _Found(*(x[token_P] for x in found))
+    share = torch.sigmoid(other.log_sum - mine.log_sum)[..., None].to(mine.out.dtype)
+    out = mine.out.add_((other.out - mine.out).mul_(share))
+    if token_P is not None:
+        found.out.index_copy_(0, token_P, out)
+
+
+def _class(count: int) -> int:
+    """Slots with similarly many queries are looked at together: 1, 2, 3 to 4, 5 to 8 and so on."""
+    return (count - 1).bit_length()
+
+
+def _by(key: Callable[[T], K], items: Iterable[T]) -> Iterable[tuple[K, list[T]]]:
+    """The items of each key, keys in the order of their first item."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups.items()

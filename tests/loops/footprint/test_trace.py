@@ -1,5 +1,6 @@
 """What is traced on shapes is what the same passes take with numbers."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from agentrl.loops.footprint.live import LiveBytes
 from agentrl.loops.footprint.trace import Conversations, trace_sampling, trace_training
-from agentrl.policy.cache import ConversationCache
+from agentrl.policy.cache import KeyValueCache, Piece
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import micro_batches
 from agentrl.train.scoring import score_tokens
@@ -69,13 +70,16 @@ def test_a_step_has_six_operations_for_each_weight_and_token() -> None:
 
 def test_the_cache_on_shapes_holds_what_it_holds_with_numbers() -> None:
     found = trace_sampling(outline(), WORK)
-    # 2 layers x keys and values x 16 numbers x 4 bytes; 2 x 10 tokens of prompts, 6 x 32 of conversations
-    assert found.cache == 2 * 2 * 16 * 4 * (2 * 10 + 6 * 32)
-    policy, slots = TinyTransformer(SHAPE, seed=0), [(g, n) for g in range(2) for n in range(3)]
+    # 2 layers x keys and values x 16 numbers x 4 bytes; slots of 64 tokens: 4 for 2 prompts, 8 for 6 tails
+    assert found.cache == 2 * 2 * 16 * 4 * 64 * (4 + 8)
+    policy = TinyTransformer(SHAPE, seed=0)
     with LiveBytes((*policy.parameters(), *policy.buffers())) as live:
-        cache = ConversationCache(policy, [[1] * 10] * 2, 3)
-        cache.prefill([[1] * 10] * 2)
-        for step in range(25):
-            cache.advance(slots, [[step]] * 6)
-        cache.advance(slots, [[1] * 5] * 6)
+        cache = KeyValueCache(policy, sys.maxsize)
+        prompts = [cache.prompts.take(10) for _ in range(2)]
+        cache.advance([Piece(slot=slot, prompt=None, token_ids=[1] * 10, previous_id=0, ends=True) for slot in prompts])
+        tails = [(cache.tails.take(1), prompt) for prompt in prompts for _ in range(3)]
+        for ids in [*([step] for step in range(25)), [1] * 5]:
+            cache.advance(
+                [Piece(slot=tail, prompt=prompt, token_ids=ids, previous_id=1, ends=True) for tail, prompt in tails]
+            )
     assert found.held.peak == pytest.approx(live.peak, rel=0.02)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from agentrl.engine.draw import draw
 from agentrl.loops.footprint.live import Product
 from agentrl.loops.footprint.trace import Conversations, Work
 from agentrl.policy.base import Policy
@@ -141,7 +142,8 @@ class Rates:
         """Seconds of drawing a token in each of some rows of logits; eight at most are timed."""
         some = min(rows, 8)
         logits = torch.zeros(some, words, device=self.device)
-        return self._timed(lambda: logits.log_softmax(-1).double().exp().cumsum(-1)) * rows / some
+        uniform, greedy = logits.new_zeros(some, dtype=torch.float64), logits.new_zeros(some, dtype=torch.bool)
+        return self._timed(lambda: draw(logits, uniform, greedy)) * rows / some
 
     def _elementwise(self) -> tuple[float, float]:
         """Seconds per byte that is read or written, and per call of an operation from a module."""

@@ -6,7 +6,8 @@ pass. One thing stands in for another: the tiled vocabulary head, whose thousand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from agentrl.engine.draw import draw
+from agentrl.engine.local import CHUNK_TOKENS
 from agentrl.loops.footprint.live import LiveBytes, Product
 from agentrl.policy.base import Output, Policy
-from agentrl.policy.cache import ConversationCache
+from agentrl.policy.cache import KeyValueCache, Piece
+from agentrl.policy.slots import SMALLEST, Slot
 from agentrl.train.head import SMALL_LOGITS, TILE_ROWS, TILE_WORDS, token_scores
 from agentrl.train.packing import Batch, micro_batches
 from agentrl.train.scoring import Scored
@@ -275,27 +279,34 @@ def trace_sampling(policy: Policy, conversations: Conversations) -> SamplingTrac
         policy: on the meta device.
         conversations: all that are open at the same time.
     """
-    groups, members = conversations.groups, conversations.members
-    slots = [(group, member) for group in range(groups) for member in range(members)]
-    prefixes = [[0] * conversations.prompt] * groups
     own, observed = conversations.own, min(conversations.observation, conversations.own)
     live = LiveBytes((*policy.parameters(), *policy.buffers()))
     with live:
-        cache = ConversationCache(policy, prefixes, members)
-        cache.prefill(prefixes)
+        cache = KeyValueCache(policy, sys.maxsize)
+        prompts = [cache.prompts.take(conversations.prompt) for _ in range(conversations.groups)]
+        _taken(live)
+        for pieces in _steps(dict.fromkeys(prompts), conversations.prompt):
+            cache.advance(pieces)
         prefill = _taken(live)
+        tails = {cache.tails.take(1): prompt for prompt in prompts for _ in range(conversations.members)}
         for length in _grown(own):
-            cache.lengths[:] = length - 1
+            for tail in tails:
+                tail.length = min(length - 1, tail.bucket.room)
+            tails = {cache.tails.moved(tail, length): prompt for tail, prompt in tails.items()}
+            for tail in tails:
+                tail.length = length - 1
             _taken(live)
-            logits = cache.advance(slots, [[0]] * len(slots))
+            logits = cache.advance([_piece(*pair, 1) for pair in tails.items()])
             token = _taken(live)
             _draw(logits)
             _taken(live)
-        cache.lengths[:] = own - observed
-        cache.advance(slots, [[0] * observed] * len(slots))
+        for tail in tails:
+            tail.length = own - observed
+        for pieces in _steps(tails, observed):
+            cache.advance(pieces)
     return SamplingTrace(
         held=_held(live),
-        cache=sum(x.nbytes for layer in (*cache.prefix, *cache.own) for x in layer),
+        cache=cache.budget.used,
         words=logits.shape[1],
         prefill=prefill,
         token=token,
@@ -303,15 +314,29 @@ def trace_sampling(policy: Policy, conversations: Conversations) -> SamplingTrac
     )
 
 
+def _steps(slots: Mapping[Slot, Slot | None], count: int) -> Iterator[list[Piece]]:
+    """New context of so many tokens for each slot, as many of them in a step as `LocalEngine` computes."""
+    most = min(count, CHUNK_TOKENS)
+    at_once = max(1, CHUNK_TOKENS // most)
+    pairs = list(slots.items())
+    for first in range(0, len(pairs), at_once):
+        for start in range(0, count, most):
+            yield [_piece(*pair, min(most, count - start)) for pair in pairs[first : first + at_once]]
+
+
+def _piece(slot: Slot, prompt: Slot | None, count: int) -> Piece:
+    return Piece(slot=slot, prompt=prompt, token_ids=[0] * count, previous_id=0, ends=True)
+
+
 def _grown(own: int) -> list[int]:
-    """Lengths before and after the cache grows for the last time, and the last of all."""
-    room = 32
+    """Lengths before and after the slots grow for the last time, and the last of all."""
+    room = SMALLEST
     while 2 * room < own:
         room *= 2
     return [own] if own <= room else [room, room + 1, own]
 
 
 def _draw(logits_BV: Tensor) -> None:
-    """What `LocalEngine` makes of the logits: with them, 24 bytes a word at once."""
-    logprobs_BV = (logits_BV / 1.0).log_softmax(-1)
-    logprobs_BV.double().exp().cumsum(-1)
+    """What `LocalEngine` makes of the logits, in place: little beside them, in a large vocabulary."""
+    rows = len(logits_BV)
+    draw(logits_BV, logits_BV.new_zeros(rows, dtype=torch.float64), logits_BV.new_zeros(rows, dtype=torch.bool))

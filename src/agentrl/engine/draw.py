@@ -1,0 +1,68 @@
+"""One sampled token a row, by inverting the cumulative distribution at the row's own uniform number.
+
+Shape suffixes: B rows, V vocabulary, C chunks of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_CHUNK = 1024
+"""Words whose probabilities are added up before they are searched: a large vocabulary is then read twice instead of
+being added up word by word in float64."""
+
+
+@torch.inference_mode()
+def draw(scaled_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample one token a row.
+
+    Args:
+        scaled_BV: logits, divided by the temperature; -inf where a token cannot be drawn. Overwritten.
+        uniform_B: float64 in [0, 1).
+        greedy_B: rows that take the likeliest token instead.
+
+    Returns:
+        The tokens (B,) and the log-probability (B,) of each under the distribution that ``scaled_BV`` gives, in
+        float64.
+    """
+    top_B1, likeliest_B1 = scaled_BV.max(1, keepdim=True)
+    weight_BV = scaled_BV.sub_(top_B1).exp_()
+    drawn_B, total_B = _invert(weight_BV, uniform_B)
+    drawn_B = torch.where(greedy_B, likeliest_B1[:, 0], drawn_B)
+    chosen_B = weight_BV.gather(1, drawn_B[:, None])[:, 0].double()
+    return drawn_B, (chosen_B / total_B).log_().clamp_(max=0.0)
+
+
+def _invert(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The token (B,) at which the cumulative weight exceeds that share of all, and the sum (B,) of all in float64."""
+    rows, words = weight_BV.shape
+    if words <= 2 * _CHUNK:
+        token_B1, total_B1 = _first_beyond(weight_BV, uniform_B[:, None], relative=True)
+        return token_B1[:, 0], total_B1[:, 0]
+    whole = words // _CHUNK * _CHUNK
+    sums = [weight_BV[:, :whole].view(rows, -1, _CHUNK).sum(-1), weight_BV[:, whole:].sum(-1, keepdim=True)]
+    sum_BC = torch.cat(sums, dim=1).double()
+    through_BC = sum_BC.cumsum(-1)
+    total_B = through_BC[:, -1]
+    target_B1 = (uniform_B * total_B)[:, None]
+    chunk_B1 = _search(through_BC, target_B1)
+    before_B1 = (through_BC - sum_BC).gather(1, chunk_B1)
+    word_BW = chunk_B1 * _CHUNK + torch.arange(_CHUNK, device=weight_BV.device)
+    within_BW = weight_BV.gather(1, word_BW.clamp(max=words - 1)).masked_fill_(word_BW >= words, 0.0)
+    place_B1, _ = _first_beyond(within_BW, target_B1 - before_B1, relative=False)
+    return (chunk_B1 * _CHUNK + place_B1)[:, 0], total_B
+
+
+def _first_beyond(weight_BV: Tensor, target_B1: Tensor, *, relative: bool) -> tuple[Tensor, Tensor]:
+    cumulative_BV = weight_BV.double().cumsum(-1)
+    total_B1 = cumulative_BV[:, -1:]
+    return _search(cumulative_BV, target_B1 * total_B1 if relative else target_B1), total_B1
+
+
+def _search(cumulative_BV: Tensor, target_B1: Tensor) -> Tensor:
+    """The first place that exceeds the target, which rounding may have put at the end: then the last of some weight."""
+    end_B1 = cumulative_BV[:, -1:]
+    target_B1 = torch.minimum(target_B1, torch.nextafter(end_B1, torch.zeros_like(end_B1)))
+    found_B1 = torch.searchsorted(cumulative_BV, target_B1.clamp(min=0.0), right=True)
+    return found_B1.clamp_(max=cumulative_BV.shape[1] - 1)  # what is not a number exceeds nothing

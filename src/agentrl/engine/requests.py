@@ -1,0 +1,180 @@
+"""Replies that are being sampled, and the step that gives each its next token."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentrl.engine.draw import draw
+from agentrl.engine.random import uniforms
+from agentrl.errors import SamplerError
+from agentrl.train.truncation import kept
+from agentrl.types import Completion, Sampling
+
+if TYPE_CHECKING:
+    from agentrl.engine.session import LocalSession
+
+Masking = Callable[[Sequence[int]], Collection[int] | None]
+"""The ids that may follow the reply so far; None for all."""
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass
+class EngineStats:
+    """Work done so far.
+
+    Attributes:
+        sampled: tokens drawn.
+        prefilled: tokens computed as context, each once.
+        shared: tokens of prompts that were not computed again for another conversation.
+        recomputed: tokens computed again, after a publication or because memory had run out.
+        evicted: times that something was dropped to make room.
+        on_older_keys: tokens drawn from new weights over keys of old ones.
+        steps: forward passes.
+        seconds: spent computing.
+    """
+
+    sampled: int = 0
+    prefilled: int = 0
+    shared: int = 0
+    recomputed: int = 0
+    evicted: int = 0
+    on_older_keys: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class Request:
+    """A reply that somebody waits for."""
+
+    session: LocalSession
+    context_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: frozenset[int]
+    future: asyncio.Future[Completion]
+    stop_strings: tuple[str, ...] = ()
+    masking: Masking | None = None
+    decode: Decode | None = None
+    start: int | None = None
+    """Tokens that the conversation had before; None until its context has been taken."""
+    next_ids: Collection[int] | None = None
+    """What may come next, where not everything may."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    support: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length"] | None:
+        """Why the reply is complete; None while it is not."""
+        if self.token_ids and (self.token_ids[-1] in self.stop_ids or self._says_stop()):
+            return "stop"
+        return "length" if len(self.token_ids) >= self.max_tokens else None
+
+    def restrict(self, vocabulary: int) -> None:
+        """Ask the masking what may come next.
+
+        Raises:
+            SamplerError: none may, or one is not in the vocabulary.
+        """
+        ids = None if self.masking is None else self.masking(self.token_ids)
+        self.next_ids = ids
+        if ids is None:
+            return
+        if not ids or not 0 <= min(ids) <= max(ids) < vocabulary:
+            what = f"ids from {min(ids)} to {max(ids)}" if ids else "no id"
+            raise SamplerError(
+                f"the masking allows {what} behind {len(self.token_ids)} tokens; give ids of the vocabulary of "
+                f"{vocabulary}, or None for all"
+            )
+
+    def append(self, token: int, logprob: float, version: int) -> None:
+        """Take a sampled token."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        self.session.num_drawn += 1
+        self.session.conversation.token_ids.append(token)
+
+    def answer(self) -> None:
+        """Hand out the complete reply. Its last token is given to the network with the next context."""
+        reason = self.finish_reason
+        assert reason is not None
+        completion = Completion(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            finish_reason=reason,
+            support=tuple(self.support),
+        )
+        if not self.future.done():
+            self.future.set_result(completion)
+
+    def fail(self, error: Exception) -> None:
+        """Say what went wrong, as an error of its own: a raised one collects the traceback of whoever gets it."""
+        known = isinstance(error, SamplerError)
+        failure = SamplerError(str(error) if known else f"the engine failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        if not self.future.done():
+            self.future.set_exception(failure)
+
+    def _says_stop(self) -> bool:
+        """Whether the text has a stop string. A token may spell several letters, and a letter take several tokens; so
+        as many tokens as the string has bytes, and a few more, are looked at."""
+        if not self.stop_strings or self.decode is None:
+            return False
+        longest = max(len(text.encode()) for text in self.stop_strings)
+        text = self.decode(self.token_ids[-(longest + 8) :])
+        return any(stop in text for stop in self.stop_strings)
+
+
+@torch.inference_mode()
+def sample_next(requests: Sequence[Request], logits_BV: Tensor, sampling: Sampling, version: int) -> None:
+    """Append one sampled token to each request.
+
+    Args:
+        requests: of conversations that are computed to their end.
+        logits_BV: what follows each; overwritten.
+        sampling: how tokens are drawn.
+        version: of the weights that the logits come from.
+
+    Raises:
+        SamplerError: logits that are not numbers.
+    """
+    device = logits_BV.device
+    seeds = np.array([request.session.seed for request in requests], dtype=np.uint64)
+    positions = np.array([request.session.num_drawn for request in requests], dtype=np.uint64)
+    uniform_B = torch.from_numpy(uniforms(seeds, positions)).to(device)
+    greedy_B = torch.tensor([request.session.greedy for request in requests], device=device)
+    scaled_BV = logits_BV if sampling.temperature == 1.0 else logits_BV.div_(sampling.temperature)
+    _restrict(requests, scaled_BV, sampling)
+    drawn_B, logprob_B = draw(scaled_BV, uniform_B, greedy_B)
+    for request, token, logprob in zip(requests, drawn_B.tolist(), logprob_B.tolist(), strict=True):
+        if math.isnan(logprob):
+            raise SamplerError("the model's logits are not numbers; its weights may have NaN or infinity")
+        request.append(token, logprob, version)
+
+
+def _restrict(requests: Sequence[Request], scaled_BV: Tensor, sampling: Sampling) -> None:
+    """Hide what cannot be drawn, and note what can, where that is not everything."""
+    for place, request in enumerate(requests):
+        if request.next_ids is not None:
+            hidden = torch.ones(scaled_BV.shape[1], dtype=torch.bool, device=scaled_BV.device)
+            hidden[torch.tensor(sorted(request.next_ids), device=scaled_BV.device)] = False
+            scaled_BV[place].masked_fill_(hidden, -math.inf)
+    if sampling.truncates:
+        scaled_BV.masked_fill_(~kept(scaled_BV, sampling), -math.inf)
+    places = [place for place, one in enumerate(requests) if sampling.truncates or one.masking is not None]
+    if places:
+        kept_BV = scaled_BV[places] > -math.inf
+        ids_S = kept_BV.nonzero()[:, 1].cpu()
+        for place, ids in zip(places, torch.split(ids_S, kept_BV.sum(1).tolist()), strict=True):
+            requests[place].support.append(tuple(ids.tolist()))

@@ -1,0 +1,200 @@
+"""Where keys and values lie: slots of one sequence each, side by side with others of the same room.
+
+Slots of equal room share one tensor a layer, so that attention meets many of them in one product. A slot that outgrows
+its room moves to one of twice the room, so that a token is moved once on average. Memory is bounded; what is given back
+is used again, or handed back when it is wanted elsewhere.
+
+Shape suffixes: R slots of a bucket, K heads of keys and values, T room in tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SMALLEST = 64
+"""Room of the smallest slots, in tokens."""
+
+
+class CacheFull(Exception):
+    """There is no memory for what is asked; something has to be given back first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerShape:
+    """What a layer keeps of a token."""
+
+    heads: int
+    key_width: int
+    value_width: int
+    query_heads: int
+
+
+class KeysValues(NamedTuple):
+    """Keys (R, K, T, E) and values of one layer."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(eq=False)
+class Slot:
+    """One sequence in a cache: ``length`` tokens of it are there."""
+
+    bucket: Bucket
+    row: int
+    length: int = 0
+
+
+class Bucket:
+    """Slots of one room."""
+
+    def __init__(self, room: int, shapes: Sequence[LayerShape], like: Tensor) -> None:
+        self.room, self.rows = room, 0
+        self.slots: dict[int, Slot] = {}
+        self._free: list[int] = []
+        self.layers = [
+            KeysValues(
+                like.new_zeros(0, shape.heads, room, shape.key_width),
+                like.new_zeros(0, shape.heads, room, shape.value_width),
+            )
+            for shape in shapes
+        ]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another slot needs more memory."""
+        return not self._free
+
+    def take(self) -> Slot:
+        """The lowest free row."""
+        row = heapq.heappop(self._free)
+        self.slots[row] = Slot(self, row)
+        return self.slots[row]
+
+    def give_back(self, slot: Slot) -> None:
+        """Free a row; what it holds is not read again."""
+        del self.slots[slot.row]
+        heapq.heappush(self._free, slot.row)
+
+    @torch.inference_mode()
+    def resize(self, rows: int) -> None:
+        """Have so many rows, at least those in use, which move to the front where they do not fit."""
+        if rows < self.rows:
+            self._pack()
+        for place, layer in enumerate(self.layers):
+            self.layers[place] = KeysValues(*(_resized(x, rows, len(self.slots)) for x in layer))
+        self.rows = rows
+        self._free = [row for row in range(rows) if row not in self.slots]
+
+    def _pack(self) -> None:
+        used = sorted(self.slots)
+        for layer in self.layers:
+            for x in layer:
+                for to, row in enumerate(used):
+                    if to != row:
+                        x[to] = x[row]
+        self.slots = {to: self.slots[row] for to, row in enumerate(used)}
+        for row, slot in self.slots.items():
+            slot.row = row
+
+
+def _resized(x: Tensor, rows: int, used: int) -> Tensor:
+    new = x.new_zeros(rows, *x.shape[1:])
+    kept = min(rows, x.shape[0])
+    assert kept >= min(used, x.shape[0])
+    new[:kept] = x[:kept]
+    return new
+
+
+class Pool:
+    """Slots of any room, within a budget that several pools share."""
+
+    def __init__(self, shapes: Sequence[LayerShape], like: Tensor, budget: Budget) -> None:
+        self.shapes, self.like, self.budget = shapes, like, budget
+        self.buckets: dict[int, Bucket] = {}
+        item = like.element_size()
+        self.bytes_per_token = sum(s.heads * (s.key_width + s.value_width) * item for s in shapes)
+
+    def take(self, length: int) -> Slot:
+        """A slot with room for so many tokens.
+
+        Raises:
+            CacheFull: none is free and there is no memory for another.
+        """
+        room = _room(length)
+        bucket = self.buckets.get(room)
+        if bucket is None:
+            bucket = self.buckets[room] = Bucket(room, self.shapes, self.like)
+        if bucket.is_full:
+            self._grow(bucket)
+        return bucket.take()
+
+    def give_back(self, slot: Slot) -> None:
+        """Free a slot."""
+        slot.bucket.give_back(slot)
+
+    def moved(self, slot: Slot, length: int) -> Slot:
+        """The slot, or a larger one with what it holds, so that so many tokens have room.
+
+        Raises:
+            CacheFull: there is no memory for a larger one; the slot is as it was.
+        """
+        if length <= slot.bucket.room:
+            return slot
+        larger = self.take(length)
+        copy(slot, larger, slot.length)
+        self.give_back(slot)
+        if not slot.bucket.slots:
+            self._shrink(slot.bucket)
+        return larger
+
+    def shrink(self) -> None:
+        """Hand back the memory of slots that are free."""
+        for bucket in list(self.buckets.values()):
+            self._shrink(bucket)
+
+    def _shrink(self, bucket: Bucket) -> None:
+        used = len(bucket.slots)
+        if used < bucket.rows:
+            self.budget.used -= (bucket.rows - used) * bucket.room * self.bytes_per_token
+            bucket.resize(used)
+        if not used:
+            del self.buckets[bucket.room]
+
+    def _grow(self, bucket: Bucket) -> None:
+        """Twice the rows, or one more where there is no memory for as many."""
+        row = bucket.room * self.bytes_per_token
+        for more in (max(4, bucket.rows), 1):
+            if self.budget.used + more * row <= self.budget.limit:
+                self.budget.used += more * row
+                bucket.resize(bucket.rows + more)
+                return
+        raise CacheFull
+
+
+@dataclass
+class Budget:
+    """Bytes of keys and values: the most that may be held, and what is."""
+
+    limit: int
+    used: int = 0
+
+
+@torch.inference_mode()
+def copy(source: Slot, to: Slot, length: int) -> None:
+    """Copy the first tokens of one slot into another."""
+    for theirs, ours in zip(source.bucket.layers, to.bucket.layers, strict=True):
+        for old, new in zip(theirs, ours, strict=True):
+            new[to.row, :, :length] = old[source.row, :, :length]
+    to.length = length
+
+
+def _room(length: int) -> int:
+    """The power of two that holds so many tokens."""
+    return max(SMALLEST, 1 << (length - 1).bit_length())
