@@ -194,7 +194,7 @@ class _Step:
         """See `agentrl.policy.base.Attend`."""
         for bucket, token_W, row_W, place_W in self.writes:
             for kept, new in zip(bucket.layers[layer], (k_MKE, v_MKE), strict=True):
-                kept[row_W, :, place_W] = new if token_W is None else new[token_W]
+                kept.transpose(1, 2)[row_W, place_W] = new if token_W is None else new[token_W]
         window = None if window is None or self.longest <= window else window
         found = self._own(layer, q_MHE, window)
         for part in self.prompts:
