@@ -417,3 +417,23 @@ def test_a_rewound_conversation_may_speak_again_from_any_place():
     for keep in range(1, 12):
         kept, reply = run(play(keep))
         assert gaps({0: make_model()}, [kept], [reply])[0] < 1e-5
+
+
+def test_in_lockstep_those_that_found_no_room_go_on_before_the_next_round():
+    """With room for three, nine conversations of two turns take turns of all nine: nobody is passed over."""
+    order = []
+
+    async def play():
+        engine = LocalEngine(make_model(), max_running=3)
+
+        async def talk(seed):
+            session = engine.session(seed)
+            for turn in range(2):
+                await session.sample((1, 2), max_tokens=3, stop_ids=frozenset())
+                order.append(turn)
+            await session.close()
+
+        await asyncio.gather(*(talk(seed) for seed in range(9)))
+
+    run(play())
+    assert order == [0] * 9 + [1] * 9

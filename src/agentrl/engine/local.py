@@ -88,6 +88,8 @@ class LocalEngine:
         self._version = version
         self._open: dict[LocalSession, None] = {}
         self._waiting: list[Request] = []
+        self._next: list[Request] = []
+        """Those that join as soon as there is room, in their order."""
         self._running: list[Request] = []
         self._num_places = 0
         self._crowded = False
@@ -137,10 +139,8 @@ class LocalEngine:
         if session not in self._open:
             return
         del self._open[session]
-        self._waiting, self._running = (
-            [request for request in requests if request.session is not session]
-            for requests in (self._waiting, self._running)
-        )
+        for requests in self._queues:
+            requests[:] = [request for request in requests if request.session is not session]
         self.store.drop(session.conversation)
         self._crowded = False
         if not self._open and self.schedule == "lockstep":
@@ -165,29 +165,38 @@ class LocalEngine:
     # Who is sampled.
 
     def _is_busy(self, session: LocalSession) -> bool:
-        return any(request.session is session for request in (*self._waiting, *self._running))
+        return any(request.session is session for requests in self._queues for request in requests)
+
+    @property
+    def _queues(self) -> tuple[list[Request], list[Request], list[Request]]:
+        return self._waiting, self._next, self._running
 
     def _wake(self) -> None:
-        if self._work is None and (self._running or self._may_join()):
+        if self._work is None and (self._running or self._next or self._may_join()):
             self._work = asyncio.get_running_loop().create_task(self._sample_all())
 
     def _may_join(self) -> bool:
-        """Whether requests that wait may be sampled beside those that are."""
-        if not self._waiting:
-            return False
+        """Whether it is the turn of requests that wait."""
         if self.schedule == "lockstep":
-            return not self._running and len(self._waiting) == len(self._open)
-        return not self._running or not self._crowded
+            return bool(self._waiting) and len(self._waiting) == len(self._open)
+        return bool(self._waiting)
 
     def _join(self) -> None:
-        if not self._may_join():
-            return
-        if self.schedule == "lockstep":  # who is computed side by side must not depend on who came first
-            self._waiting.sort(key=_order)
-        free = len(self._waiting) if self.max_running is None else self.max_running - len(self._running)
-        joining, self._waiting = self._waiting[:free], self._waiting[free:]
-        self._crowded = False
-        self._running += [request for request in joining if self._take_context(request)]
+        """Take requests into the batch, as many as there may be."""
+        if self._may_join():
+            if self.schedule == "lockstep":  # who is computed side by side must not depend on who came first
+                self._waiting.sort(key=_order)
+            self._next += self._waiting
+            self._waiting.clear()
+        while self._next and self._has_room():
+            request = self._next.pop(0)
+            if self._take_context(request):
+                self._running.append(request)
+
+    def _has_room(self) -> bool:
+        if not self._running:
+            self._crowded = False
+        return not self._crowded and (self.max_running is None or len(self._running) < self.max_running)
 
     def _take_context(self, request: Request) -> bool:
         """Append to a conversation what was given. One that has no room for it fails alone; a reply ends where the room
@@ -211,7 +220,7 @@ class LocalEngine:
 
     def _abandon_given_up(self) -> None:
         """Forget requests that nobody waits for any more; their conversations are as they were before."""
-        for requests in (self._waiting, self._running):
+        for requests in self._queues:
             for request in [one for one in requests if one.future.done()]:
                 requests.remove(request)
                 if request.start is not None:
@@ -309,7 +318,7 @@ class LocalEngine:
         self.store.drop(last.session.conversation)
         self.stats.evicted += 1
         if self._running:
-            self._waiting.insert(0, last)
+            self._next.insert(0, last)
             self._crowded = True
         else:
             cache, tokens = self.store.cache, len(request.session.token_ids)
