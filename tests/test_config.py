@@ -58,6 +58,12 @@ OTHERS = {
     "rl.entropy_target": None,  # refused beside a fixed coefficient
     "rl.separate_critic": None,  # refused without a critic
     "rl.critic_warmup": None,
+    "rl.mode": "async",
+    "rl.max_staleness": "3",
+    "rl.order": "first_come",
+    "rl.at_publication": "wait",
+    "rl.extra_attempts": "1",
+    "rl.attempt_s": "90.0",
     "tasks.longest_program": "8",
     "model.name": "Qwen/Qwen3-0.6B",
     "eval.at_once": "16",
@@ -90,12 +96,22 @@ def other_value(key: str) -> str | None:
 
 CHANGES = {key: text for key in fields_of(TrainConfig) if (text := other_value(key)) is not None}
 CHANGES["rl.parameters.clip_low"] = "0.1"
+OF_TINY = (
+    *("model.layers", "model.width", "model.heads", "model.mlp_width"),
+    *("warm_start.matrix_learning_rate", "rejection.matrix_learning_rate", "rl.matrix_learning_rate"),
+)
+"""What is refused for other models, which have a shape of their own and no matrices that Muon trains."""
 
 
 def base_of(key: str) -> TrainConfig:
-    """What takes a change of the key: settings of Hugging Face models are refused for TinyAgent."""
-    of_others = key.startswith("hf.") and key != "hf.micro_batch_tokens"
-    return apply_overrides(BASE, {"model.name": OTHERS["model.name"]}) if of_others else BASE
+    """What takes a change of the key: settings of Hugging Face models are refused for TinyAgent, and those of
+    asynchronous runs for others."""
+    if key in ("rl.max_staleness", "rl.order", "rl.at_publication", "rl.extra_attempts", "rl.attempt_s"):
+        return apply_overrides(BASE, {"rl.mode": "async"})
+    if not key.startswith("hf.") or key == "hf.micro_batch_tokens":
+        return BASE
+    adapters = {"hf.lora_rank": "4"} if key in ("hf.lora_alpha", "hf.lora_targets") else {}
+    return apply_overrides(BASE, {"model.name": OTHERS["model.name"], **adapters})
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -108,7 +124,7 @@ def test_each_field_can_be_set_and_survives_toml_and_changes_the_fingerprint(key
 
 
 def test_all_fields_changed_at_once_survive_toml() -> None:
-    changed = apply_overrides(BASE, CHANGES)
+    changed = apply_overrides(BASE, {key: text for key, text in CHANGES.items() if key not in OF_TINY})
     assert from_toml(to_toml(changed)) == changed
     prints = {fingerprint(apply_overrides(base_of(key), {key: text})) for key, text in CHANGES.items()}
     assert len(prints) == len(CHANGES)
@@ -118,6 +134,25 @@ def test_settings_of_hugging_face_models_are_refused_for_tiny_agent() -> None:
     with pytest.raises(ConfigError, match=r"hf\.lora_rank 4 with TinyAgent, which is no Hugging Face model"):
         apply_overrides(BASE, {"hf.lora_rank": "4"})
     assert apply_overrides(BASE, {"hf.micro_batch_tokens": "512"}).hf.micro_batch_tokens == 512
+
+
+@pytest.mark.parametrize("key", OF_TINY)
+def test_settings_of_tiny_agent_are_refused_for_hugging_face_models(key: str) -> None:
+    named = {"model.name": "Qwen/Qwen3-0.6B"}
+    default = fields_of(TrainConfig)[key].default
+    assert apply_overrides(BASE, {key: CHANGES[key]}) != BASE
+    assert apply_overrides(BASE, {key: f"{default}", **named}) == apply_overrides(BASE, named)
+    instead = r".*leave it out \(it is " + str(default)
+    with pytest.raises(ConfigError, match=rf"{key} {CHANGES[key]} with model\.name Qwen/Qwen3-0\.6B" + instead):
+        apply_overrides(BASE, {key: CHANGES[key], **named})
+
+
+@pytest.mark.parametrize(("key", "text"), [("lora_alpha", "16"), ("lora_targets", "q_proj,v_proj")])
+def test_settings_of_adapters_are_refused_where_none_are_trained(key: str, text: str) -> None:
+    named = {"model.name": "Qwen/Qwen3-0.6B", f"hf.{key}": text}
+    with pytest.raises(ConfigError, match=rf"{key} {text} with lora_rank 0, which trains no adapters; set lora_rank"):
+        apply_overrides(BASE, named)
+    assert getattr(apply_overrides(BASE, {**named, "hf.lora_rank": "8"}).hf, key)
 
 
 @given(rate=st.floats(min_value=5e-324, max_value=1e300), seed=st.integers(0, 2**63 - 1))
@@ -206,6 +241,18 @@ def test_a_key_like_nothing_gets_no_suggestion() -> None:
         ({"model.context": "83"}, "model.context 83: a prompt has up to 64 tokens and a reply up to 20"),
         ({"model.context": "103", "tasks.max_reply": "40"}, "set model.context to 104 or more"),
         ({"warm_start.batch_size": "7", "warm_start.demonstrations": "8"}, "warm_start: batch_size 7 with demonst"),
+        ({"rl.max_staleness": "2"}, "rl: max_staleness 2 with mode sync, in which nothing is played ahead"),
+        ({"rl.order": "first_come"}, "rl: order first_come with mode sync"),
+        ({"rl.extra_attempts": "1"}, "leave it out, or set mode to async"),
+        ({"rl.mode": "asynk"}, "rl.mode = 'asynk' is not allowed; it must be one of sync, async"),
+        ({"rl.mode": "async", "rl.max_staleness": "-1"}, "rl.max_staleness = -1 is not allowed"),
+        ({"rl.mode": "async", "rl.attempt_s": "0"}, "rl.attempt_s = 0.0 is not allowed"),
+        # the sampler has version 0 until step 3 has been taken: fresh tokens are up to 2 steps old
+        (
+            {"rl.mode": "async", "rl.publish_every": "3"},
+            "max_staleness 1 with publish_every 3 cannot be met: before a publication fresh tokens are 2 steps old; "
+            "set max_staleness to 2 or more, or publish_every to 2 or less",
+        ),
         # 3 heads of 64/3: no whole number, and 6 = 2 * 3 is what the width must be a multiple of
         ({"model.heads": "3"}, "set width to a multiple of 6"),
     ],

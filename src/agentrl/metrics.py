@@ -44,7 +44,11 @@ def _maximum(name: str, unit: str, meaning: str) -> Metric:
 
 
 def _interval(name: str, meaning: str) -> Metric:
-    return Metric(name=name, merge="never", unit="", meaning=meaning)
+    return _alone(name, "", meaning)
+
+
+def _alone(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(name=name, merge="never", unit=unit, meaning=meaning)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -69,6 +73,13 @@ METRICS: Mapping[str, Metric] = {
         _count("groups_solved", "groups", "groups of which every attempt was a success: the easiest tasks"),
         _count("refills", "times", "times that other tasks were played in the place of groups left out"),
         _count("groups_no_signal", "groups", "groups whose attempts all earned the same"),
+        _count("groups_stale", "groups", "groups that were dropped whole because they were too old"),
+        _count("episodes_consumed", "attempts", "attempts played ahead that the trainer took"),
+        _count("episodes_stale", "attempts", "attempts of the groups that were too old"),
+        _count("episodes_surplus", "attempts", "attempts that ended and that nobody needed"),
+        _count("episodes_cancelled", "attempts", "attempts that were given up in flight, since nobody needed them"),
+        _count("episodes_failed", "attempts", "attempts that broke and were played again"),
+        _count("tokens_taken", "tokens", "sampled tokens that the trainer took, with those that it did not train"),
         _count("tokens_sampled", "tokens", "tokens that the policy sampled"),
         _count("tokens_prefilled", "tokens", "tokens that the engine read without sampling them"),
         _count("tokens_left_out", "tokens", "tokens sampled in attempts that were not trained"),
@@ -84,9 +95,13 @@ METRICS: Mapping[str, Metric] = {
         _seconds("tools", "time in tools and scorers"),
         _seconds("training", "time in forward, backward and optimizer"),
         _seconds("evaluation", "time in evaluation"),
+        _seconds("waiting", "time that the trainer waited for attempts"),
+        _seconds("overlap", "time in which attempts were in flight while the trainer worked"),
         _mean("reward", "episodes_scored", "", "reward of the scored attempts"),
         _mean("reward_left_out", "episodes_left_out_scored", "", "reward of the scored attempts that were not trained"),
         _mean("turns", "episodes", "turns", "replies in an attempt"),
+        _mean("overlap", "seconds_step", "", "share of the step in which attempts were in flight while it learnt"),
+        _mean("age_mean", "tokens_taken", "steps", "trainer steps since the version of the tokens that were taken"),
         _mean("no_signal_share", "groups", "", "share of groups without signal"),
         _mean("loss", "tokens_trained", "", "loss per trained token"),
         _mean("validation_loss", "tokens_validated", "nats", "cross entropy of the held-out tokens"),
@@ -124,6 +139,13 @@ METRICS: Mapping[str, Metric] = {
         _mean("parity_trainer_nll", "parity_tokens", "nats", "log of the trainer's perplexity on those tokens"),
         _maximum("logprob_gap", "nats", "largest gap between the trainer's and the sampler's logprob of one token"),
         _maximum("resident_mib", "MiB", "resident memory"),
+        _maximum("age_max", "steps", "age of the oldest token that the trainer took"),
+        _maximum("age_max_updates", "updates", "the same in optimizer updates"),
+        _alone("length_dropped_difference", "tokens", "mean length of dropped attempts minus that of kept ones"),
+        _alone("length_dropped_error", "tokens", "standard error of that difference"),
+        _alone("reward_dropped_difference", "", "mean reward of dropped attempts minus that of kept ones"),
+        _alone("reward_dropped_error", "", "standard error of that difference"),
+        _alone("family_shift", "", "total variation distance of the task families of dropped and kept attempts"),
         _mean("pass_rate", "episodes_scored", "", "share of held-out attempts that pass"),
         _interval("pass_rate_low", "lower end of the 95 % interval of the pass rate"),
         _interval("pass_rate_high", "upper end of the 95 % interval of the pass rate"),

@@ -47,6 +47,11 @@ def recipe(tmp_path: Path) -> str:
         (["--resume", "latest"], "there is no run in runs"),
         (["--print_config"], "there is no option --print_config; did you mean --print-config?"),
         (["--algoritm", "grpo"], "there is no option --algoritm; did you mean --algorithm?"),
+        (["--mode", "asink"], "rl.mode = 'asink' is not allowed; it must be one of sync, async"),
+        (["--max-stalenes", "2"], "there is no option --max-stalenes; did you mean --max-staleness?"),
+        (["--max-staleness", "1"], "--max-staleness 1 without --mode async: in a synchronous run nothing is old"),
+        (["--mode", "async", "--max-staleness", "some"], "rl.max_staleness = 'some' is not allowed"),
+        (["--mode", "async", "--rl.mode", "sync"], "--mode async with --rl.mode sync: they are one setting"),
         (["--seed", "1", "--seed=2"], "'--seed=2': seed is given twice; leave one of them out"),
         (["--tasks.level", "small"], "error: tasks.level small: TinyAgent"),
         (["--model.context", "8"], "error: model.context 8: a prompt has up to 64 tokens"),
@@ -84,6 +89,15 @@ def test_the_configuration_is_printed_whole_with_what_was_set(agentrl: Command, 
     assert [path.name for path in tmp_path.iterdir()] == ["book.toml"]
 
 
+def test_short_options_set_what_they_stand_for(agentrl: Command, recipe: str) -> None:
+    done = agentrl("train", recipe, "--mode", "async", "--max-staleness", "2", "--print-config")
+    assert done.returncode == 0, done.stderr
+    assert '\nmode = "async"  # set on the command line\n' in done.stdout
+    printed = from_toml(done.stdout).rl
+    assert (printed.mode, printed.max_staleness) == ("async", 2)
+    assert printed.overlaps
+
+
 def test_without_torch_training_says_what_to_install(agentrl: Command, recipe: str, tmp_path: Path) -> None:
     done = agentrl("train", recipe)
     assert done.returncode == 2
@@ -93,7 +107,7 @@ def test_without_torch_training_says_what_to_install(agentrl: Command, recipe: s
 
 
 def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: RunFolder) -> None:
-    for words in (["--rl.steps", "9"], ["another-recipe"]):
+    for words in (["--rl.steps", "9"], ["another-recipe"], ["--mode", "async"], ["--max-staleness", "0"]):
         done = agentrl("train", *words, "--resume", "latest")
         assert done.returncode == 2
         assert "--resume goes on with the run's own configuration; leave out" in done.stderr

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from agentrl.store import RunFolder
 from tests.loops.killing import Place, result
+from tests.loops.test_rl_async import small, trained
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the boxes in /proc")
 
@@ -43,6 +45,54 @@ def same(found: dict[str, object], expected: dict[str, object]) -> None:
     """Compare part by part, so that a failure names the part."""
     for part in expected:
         assert found[part] == expected[part], part
+
+
+AHEAD = small(mode="async", max_staleness=2, groups_per_step=4, steps=6, checkpoint_every=2)
+"""Which attempts are in flight at a moment depends on the clock, so what is compared is which are trained."""
+
+
+def within_the_bound(folder: RunFolder, bound: int) -> bool:
+    """Whether every step has a row, in each of which no token is too old."""
+    rows = folder.metrics("rl")
+    return [row["step"] for row in rows] == list(range(1, len(rows) + 1)) and all(
+        row["age_max"] is not None and row["age_max"] <= bound and row["episodes_unscored"] == 0 for row in rows
+    )
+
+
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory):
+    """The attempts of each step of a run that was left alone."""
+    folder = Place(root=tmp_path_factory.mktemp("ahead")).prepare(AHEAD).finish()
+    found = trained(folder)
+    ids = [one for _, names in found for one in names]
+    assert len(found) == 6
+    assert len(set(ids)) == len(ids) == 6 * 4 * 2
+    return found
+
+
+def test_a_run_that_plays_ahead_is_killed_and_trains_each_attempt_once(tmp_path, attempts):
+    place = Place(root=tmp_path).prepare(AHEAD)
+    place.kill_before(r"open \S*/metrics.jsonl a", 2)  # before its first checkpoint
+    place.kill_before(r"open \S*/metrics.jsonl a", 3)  # between two, with groups in flight
+    assert place.leaves_nothing_behind()
+    place.kill_before(r"os.rename \S* \S*/checkpoints/rl-000004$")
+    leave_half_a_row(place)
+    folder = place.finish()
+    assert trained(folder) == attempts
+    assert within_the_bound(folder, 2)
+    assert place.leaves_nothing_behind()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_that_plays_ahead_is_killed_at_random_moments(tmp_path, attempts, seed):
+    rng, place = random.Random(seed), Place(root=tmp_path).prepare(AHEAD)
+    for _ in range(6):
+        place.kill_when(lambda _process: True, rng.uniform(1.5, 9.0))
+        assert place.leaves_nothing_behind()
+    folder = place.finish()
+    assert trained(folder) == attempts
+    assert within_the_bound(folder, 2)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from agentrl.config import RlConfig
 from agentrl.errors import TrainerError
 from agentrl.loops.learner import Learner
 from agentrl.loops.rl import configured_preset, credit, critic_settings, optimizer_settings
+from agentrl.train.correct import with_correction
 from agentrl.train.losses import PolicyGradient
 from agentrl.train.parity.figures import compare, tolerance_of
 from agentrl.train.scoring import score_samples
@@ -190,6 +191,38 @@ def test_a_correction_multiplies_each_tokens_loss_by_what_old_and_sampler_say(tr
     # taken at the same weights, the step before has moved only the trainer's own model
     again = Learner(Trainer(copy.deepcopy(trainer.model), SETTINGS), corrected, RL).learn(off, 1)
     assert again["grad_norm"] == pytest.approx(2 * plain["grad_norm"], rel=1e-4)
+
+
+def test_a_reply_of_several_versions_is_corrected_token_by_token(trainer, batch):
+    """Each token has the number of the version that sampled it: every second one is said to be half as likely, under an
+    older version, so its weight is 2 and the others' 1; a reply over a publication is not compared with the trainer's
+    weights."""
+    mixed = [
+        replace(
+            sample,
+            logprobs=tuple(v and v - math.log(2) * (n % 2) for n, v in enumerate(sample.logprobs)),
+            versions=tuple(v if v is None else 6 + (n + 1) % 2 for n, v in enumerate(sample.versions)),
+        )
+        for sample in batch
+    ]
+    old = score_samples(trainer.model, mixed, lambda scored: scored.logprobs_K, temperature=1.0, max_tokens=8192)
+    rule = correction("token_tis", cap=4.0)
+    made, _ = with_correction(mixed, old, rule)
+    for sample in made:
+        trained = [n for n, weight in enumerate(sample.weights["pg"]) if weight]
+        assert [sample.importance[n] for n in trained] == pytest.approx([1.0 + n % 2 for n in trained], rel=1e-3)
+    learner = Learner(trainer, replace(REINFORCE, correction=rule), RL)
+    share = sum(n % 2 for sample in made for n, weight in enumerate(sample.weights["pg"]) if weight)
+    tokens = sum(map(bool, (weight for sample in made for weight in sample.weights["pg"])))
+    assert learner.learn(mixed, 7)["importance"] == pytest.approx(1.0 + share / tokens, rel=1e-3)
+
+
+def test_a_reply_that_is_labelled_with_these_weights_alone_is_compared(trainer, batch):
+    """The control of the last test: the same numbers, said to be of the trainer's version throughout."""
+    off = off_by(batch, math.log(2))
+    fresh = [replace(one, versions=tuple(v if v is None else 7 for v in one.versions)) for one in off]
+    with pytest.raises(TrainerError, match="just sampled differ"):
+        Learner(trainer, REINFORCE, RL).learn(fresh, 7)
 
 
 def test_rejected_tokens_teach_nothing_and_keep_their_place(trainer, batch):

@@ -69,6 +69,29 @@ def test_a_publication_waits_for_the_attempts_in_flight_where_that_is_the_policy
     assert stage.generation.seconds_waiting == 4.0  # from 1 to 5
 
 
+def test_the_time_in_which_attempts_are_in_flight_is_told():
+    """Attempts of 3 s, steps of 1 s, K = 1: in flight until 3, and from 4, when a group is dispatched, to 7."""
+    stage = Stage(well(3.0))
+    busy = []
+
+    async def run():
+        async with stage.generation as generation:
+            generation.begin(0)
+            busy.append(generation.seconds_busy)
+            await asyncio.sleep(2.0)
+            busy.append(generation.seconds_busy)
+            await generation.take()
+            busy.append(generation.seconds_busy)
+            await asyncio.sleep(1.0)
+            await generation.publish(lambda: setattr(stage, "version", 1))
+            generation.begin(1)
+            await asyncio.sleep(5.0)
+            busy.append(generation.seconds_busy)
+
+    simulate(run())
+    assert busy == [0.0, 2.0, 3.0, 6.0]
+
+
 def test_groups_for_a_step_alone_are_played_while_the_trainer_waits():
     async def run():
         stage = Stage(well(2.0), pacing=Pacing(groups_per_step=1, max_staleness=0, steps=2))

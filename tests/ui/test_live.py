@@ -144,6 +144,33 @@ def test_no_field_is_cut_on_80_columns() -> None:
     assert "…" not in stream.getvalue()
 
 
+AHEAD = WIDEST | {"age_mean": 10.25, "groups_stale": 100.0, "overlap": 1.0}
+"""Of a run whose attempts are played ahead."""
+
+
+def test_staleness_drops_and_overlap_are_shown_on_80_columns() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, color_system=None)
+    with RichReporter(console, clock=lambda: 0.0) as reporter:
+        reporter.evaluation("before", 0, 1.0, 0.999, 1.0)
+        reporter.phase("rl", 10_000)
+        stream.truncate(0)
+        reporter.step(9_999, AHEAD)
+        shown = plain_lines(stream)
+    # loss, norm of the gradient and episodes/s make room
+    assert shown[-1].split() == ["9999", "-0.125", "100.0%", "12.345", "100%", "123,456", "10.25", "100", "100%"]
+    assert [heading for heading, _ in formatted(AHEAD)][-3:] == ["staleness", "dropped", "overlap"]
+    assert max(map(len, shown)) <= 80
+    assert "…" not in stream.getvalue()
+
+
+def test_a_plain_line_says_how_far_a_run_is_ahead() -> None:
+    reporter, stream, _ = plain()
+    reporter.phase("rl", 10)
+    reporter.step(1, STEP | {"age_mean": 0.5, "groups_stale": 2.0, "overlap": 0.375})
+    assert " · staleness 0.50 · dropped 2 · overlap 38% · left" in stream.getvalue()
+
+
 def test_the_line_that_stays_of_a_phase_wraps_and_loses_nothing() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, color_system=None)

@@ -37,11 +37,12 @@ Examples:
   agentrl train bugfix-tiny
   agentrl train bugfix-tiny --seed 1 --rl.learning_rate 3e-4
   agentrl train bugfix-tiny --algorithm grpo
+  agentrl train bugfix-tiny --mode async --max-staleness 2
   agentrl train qwen3-0.6b-bugfix --dry-run
   agentrl train --resume latest
 """
 
-OPTIONS = ("resume", "algorithm", "runs", "print-config", "dry-run", "json", "help")
+OPTIONS = ("resume", "algorithm", "mode", "max-staleness", "runs", "print-config", "dry-run", "json", "help")
 """Options of the command, without their dashes."""
 
 
@@ -59,6 +60,12 @@ def train(
     algorithm: str = typer.Option(
         "", metavar="NAME", help="Another algorithm, with its own clips; see `agentrl algorithms`."
     ),
+    mode: str = typer.Option(
+        "", metavar="sync|async", help="Whether attempts are played while the trainer learns; short for --rl.mode."
+    ),
+    max_staleness: str = typer.Option(
+        "", metavar="STEPS", help="With async, how old a trained token may be; short for --rl.max_staleness."
+    ),
     runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are made."),
     print_config: bool = typer.Option(False, "--print-config", help="Print the whole configuration and do nothing."),
     dry: bool = typer.Option(
@@ -69,16 +76,20 @@ def train(
     """Train, or go on with a run."""
     _refuse_misspelled(words or [])
     plain, overrides = split_overrides(words or [])
+    short = {"algorithm": algorithm, "mode": mode, "max-staleness": max_staleness}
     if resume:
         folder = open_run(resume, runs)
-        if overrides or algorithm or plain not in ([], [folder.config.recipe]):
-            surplus = [*words, *([f"--algorithm {algorithm}"] if algorithm else [])]
+        if overrides or any(short.values()) or plain not in ([], [folder.config.recipe]):
+            surplus = [*(words or []), *(f"--{name} {value}" for name, value in short.items() if value)]
             raise BadInput(f"--resume goes on with the run's own configuration; leave out {' '.join(surplus)}")
         if dry:
             raise BadInput("--dry-run makes a run of its own; leave out --resume")
         return _run(folder.config, folder, _train_loop(), resume=True, as_json=as_json)
     recipe = load_recipe(_one_recipe(plain))
+    overrides = _with_mode(overrides, mode, max_staleness)
     config = apply_overrides(_with_algorithm(recipe, algorithm, overrides) if algorithm else recipe, overrides)
+    if max_staleness and config.rl.mode == "sync":
+        raise BadInput(f"--max-staleness {max_staleness} without --mode async: in a synchronous run nothing is old")
     if print_config:
         return typer.echo(_printed(config, overrides, as_json=as_json))
     loop = _train_loop()
@@ -99,6 +110,20 @@ def _refuse_misspelled(words: Sequence[str]) -> None:
             close = difflib.get_close_matches(key.lower().replace("_", "-"), OPTIONS, n=1, cutoff=0.8)
             if close:
                 raise BadInput(f"there is no option --{key}; did you mean --{close[0]}?")
+
+
+def _with_mode(overrides: Mapping[str, str], mode: str, max_staleness: str) -> dict[str, str]:
+    """The overrides with those of the short options.
+
+    Raises:
+        BadInput: one is given both ways.
+    """
+    short = {"rl.mode": mode, "rl.max_staleness": max_staleness}
+    given = {key: text for key, text in short.items() if text}
+    for key in given.keys() & overrides.keys():
+        option = key.removeprefix("rl.").replace("_", "-")
+        raise BadInput(f"--{option} {given[key]} with --{key} {overrides[key]}: they are one setting; leave one out")
+    return {**overrides, **given}
 
 
 def _with_algorithm(config: TrainConfig, name: str, overrides: Mapping[str, str]) -> TrainConfig:

@@ -24,6 +24,7 @@ from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.configured import configured_loop
 from agentrl.loops.agent import check_tools, make_agent, make_critic
 from agentrl.policy.base import Policy
+from agentrl.rollout.buffer import Buffer
 from agentrl.sandbox.base import Level
 from agentrl.sandbox.choose import choose
 from agentrl.sandbox.jobs import Limits as JobLimits
@@ -103,13 +104,20 @@ class RunContext:
         self.model = self.agent.model
         self.current = LocalEngine(self.model, sampling=config.rl.sampling)
         self.engine = self.current
-        if config.rl.publish_every > 1:
-            self.engine = LocalEngine(self.model.frozen_copy(), sampling=config.rl.sampling)
+        if config.rl.publish_every > 1 or config.rl.overlaps:
+            self.engine = LocalEngine(
+                self.model.frozen_copy(),
+                sampling=config.rl.sampling,
+                schedule="continuous" if config.rl.overlaps else "lockstep",
+            )
         self.trainer: Trainer | None = None
         self.critic: Trainer | None = None
         self.best: dict[str, Tensor] | None = None
         """The weights with the lowest validation loss, while a phase may still go back to them."""
+        self.buffer: Buffer | None = None
+        """What an asynchronous run plays ahead."""
         self._restored: dict[str, dict[str, Tensor]] = {}
+        self._restored_buffer: dict[str, Any] | None = None
         self._resident_mib = 0.0
         self._sets: dict[tuple[str, int], BugFix] = {}
         self._orders: dict[tuple[int, int, str], list[int]] = {}
@@ -209,6 +217,17 @@ class RunContext:
         self.critic = trainer
         return trainer
 
+    def start_buffer(self, buffer: Buffer) -> Buffer:
+        """What plays ahead: as it was at the checkpoint when the run is resumed within the phase, else empty.
+
+        Raises:
+            StoreError: the checkpoint's is of other tasks or groups of another shape.
+        """
+        if self.progress.step and self._restored_buffer is not None:
+            buffer.restore(self._restored_buffer, self.train_tasks())
+        self.buffer = buffer
+        return buffer
+
     def publish(self, version: int, *, restored: bool = False) -> None:
         """Give the sampler the weights of the policy, when it is time to, under the number of steps that made them.
 
@@ -252,15 +271,24 @@ class RunContext:
         if name in self.progress.outcomes or not self.config.eval.tasks:
             return
         settings = self.config.eval
-        found = self._evaluate(self.tasks("test", settings.tasks), settings.attempts, f"test-{name}", step)
+        tasks = self.tasks("test", settings.tasks)
+        found = asyncio.run(self._evaluate(tasks, settings.attempts, f"test-{name}", step))
         self.progress.outcomes[name] = {task: list(rewards) for task, rewards in found.outcomes.items()}
         self.folder.write_traces("eval" if name == "after" else "eval_before", step, found.traces)
 
     def measure_small(self, step: int) -> None:
         """Pass@1 on a few validation tasks, to see how training goes."""
-        self._evaluate(self.tasks("validation", self.config.eval.during_tasks), 1, f"validation-{step}", step)
+        asyncio.run(self.measure_beside(step))
 
-    def _evaluate(self, task_set: BugFix, attempts: int, name: str, step: int) -> Evaluation:
+    async def measure_beside(self, step: int) -> None:
+        """The same, for a loop that plays other attempts meanwhile; the weights that train must rest."""
+        await self._evaluate(self.validation_tasks(), 1, f"validation-{step}", step)
+
+    def validation_tasks(self) -> BugFix:
+        """The tasks of the small evaluations."""
+        return self.tasks("validation", self.config.eval.during_tasks)
+
+    async def _evaluate(self, task_set: BugFix, attempts: int, name: str, step: int) -> Evaluation:
         playing = evaluate(
             task_set,
             harness=self.harness,
@@ -272,7 +300,7 @@ class RunContext:
         )
         with self.timed("evaluation"):
             try:
-                found = asyncio.run(playing)
+                found = await playing
             except ValueError as error:
                 raise TaskError(
                     f"evaluation {name} of {len(task_set)} tasks: {error}; the others could not be scored, because "
@@ -318,6 +346,8 @@ class RunContext:
             weights |= _prefixed(SAMPLER, self.engine.model.tensors())
         if self.best is not None:
             weights |= _prefixed(BEST, self.best)
+        if self.buffer is not None:
+            state["buffer"] = self.buffer.state()
         checkpoint = Checkpoint(weights=weights, optimizer=optimizer, state=state)
         with self.timed("checkpoints"):
             write_checkpoint(self.folder.checkpoints, name, checkpoint)
@@ -334,6 +364,7 @@ class RunContext:
         self.model.load_tensors(self._restored["weights"])
         self._restored_steps = found.state["optimizer_steps"]
         self._restored_critic_steps = found.state.get("critic_steps", 0)
+        self._restored_buffer = found.state.get("buffer")
         self.progress = Progress(**found.state["progress"])
         self.best = self._restored.get(f"weights.{BEST}")
         phase = self.progress.phase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,22 +20,23 @@ from agentrl.tokens.samples import samples
 from agentrl.train.trainer import OptimizerSettings
 from agentrl.types import Group, Sample, Stop, Trace
 
+Play = Callable[[Sequence[int], str], Awaitable[list[Group]]]
+"""Plays a group at each task, given by their indices, under a name that they share."""
+
 
 def reinforce(run: RunContext) -> None:
     """Train the policy on its own attempts."""
     settings = run.config.rl
     algorithm = configured_preset(settings)
-    learner = _learner(run, algorithm)
+    learner = make_learner(run, algorithm)
     run.publish(run.progress.step, restored=True)
     run.reporter.phase("rl", settings.steps)
     for step in range(run.progress.step, settings.steps):
         started = time.perf_counter()
         busy, prefilled = run.engine.stats.seconds, run.engine.stats.prefilled
-        credited = collect(run, step, algorithm)
+        credited = asyncio.run(_collect(run, step, algorithm))
         sampled = time.perf_counter()
-        metrics = learner.learn(credited.samples, step)
-        if not credited.samples:
-            metrics |= learner.compare([made for trace in credited.traces for made in samples(trace, 0.0)], step)
+        metrics = learn(run, learner, credited, step)
         run.publish(step + 1)
         ended = time.perf_counter()
         sampling = run.engine.stats.seconds - busy
@@ -47,16 +48,15 @@ def reinforce(run: RunContext) -> None:
             "seconds_training": ended - sampled,
             "resident_mib": run.resident_mib(),
         }
-        if learner.entropy is not None:
-            run.progress.entropy_coef = learner.entropy.coefficient
         record(run, step + 1, metrics, credited)
-        if settings.eval_every and (step + 1) % settings.eval_every == 0 and step + 1 < settings.steps:
+        if evaluates(settings, step + 1):
             run.measure_small(step + 1)
         due = (step + 1) % settings.checkpoint_every == 0
         run.finish_step(step + 1, checkpoint=due, last=step + 1 == settings.steps)
 
 
-def _learner(run: RunContext, algorithm: Preset) -> Learner:
+def make_learner(run: RunContext, algorithm: Preset) -> Learner:
+    """What trains the policy of a run, as it was at the checkpoint when the run is resumed."""
     settings = run.config.rl
     max_tokens = run.config.hf.micro_batch_tokens
     trainer = run.start_phase("rl", replace(optimizer_settings(settings), max_tokens=max_tokens))
@@ -71,6 +71,11 @@ def _learner(run: RunContext, algorithm: Preset) -> Learner:
         earlier=partial(earlier_weights, run.folder.checkpoints),
         seed=run.config.seed,
     )
+
+
+def evaluates(settings: RlConfig, step: int) -> bool:
+    """Whether a small evaluation is due after so many steps; the last one is followed by the whole evaluation."""
+    return bool(settings.eval_every) and step % settings.eval_every == 0 and step < settings.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,33 +94,12 @@ class Credited:
         return [trace for group in self.groups for trace in (*group.traces, *([group.greedy] if group.greedy else ()))]
 
 
-def collect(run: RunContext, step: int, algorithm: Preset) -> Credited:
-    """Play the groups of a step, and others in the place of those left out where the algorithm asks for it.
+async def _collect(run: RunContext, step: int, algorithm: Preset) -> Credited:
+    """Play the groups of a step."""
 
-    A refill draws as many tasks as a step has, and plays those of them that the step has not had yet.
-    """
-    settings = run.config.rl
-    size = settings.groups_per_step
-    used = run.draw(len(run.train_tasks()), size, step, "rl")
-    groups = _play(run, used, f"rl-{step + 1}", algorithm)
-    credited = credit(groups, algorithm)
-    if not algorithm.refill:
-        return credited
-    for refill in range(settings.max_refills):
-        if credited.report.kept.num_groups >= size:
-            break
-        drawn = run.draw(len(run.train_tasks()), size, step * settings.max_refills + refill, "rl-refill")
-        fresh = [index for index in dict.fromkeys(drawn) if index not in used]
-        used += fresh
-        groups += _play(run, fresh, f"rl-{step + 1}-refill-{refill + 1}", algorithm)
-        credited = replace(credit(groups, algorithm, at_most=size), refills=refill + 1)
-    return credited
-
-
-def _play(run: RunContext, indices: Sequence[int], name: str, algorithm: Preset) -> list[Group]:
-    task_set = run.train_tasks()
-    return asyncio.run(
-        rollout(
+    async def play(indices: Sequence[int], name: str) -> list[Group]:
+        task_set = run.train_tasks()
+        return await rollout(
             task_set,
             [task_set[index] for index in indices],
             harness=run.harness,
@@ -125,7 +109,47 @@ def _play(run: RunContext, indices: Sequence[int], name: str, algorithm: Preset)
             name=name,
             greedy=algorithm.greedy,
         )
-    )
+
+    drawn = run.draw(len(run.train_tasks()), run.config.rl.groups_per_step, step, "rl")
+    return await refilled(run, step, algorithm, await play(drawn, f"rl-{step + 1}"), play)
+
+
+async def refilled(run: RunContext, step: int, algorithm: Preset, groups: list[Group], play: Play) -> Credited:
+    """Credit to the groups of a step, and to others in the place of those left out where the algorithm asks for it.
+
+    A refill draws as many tasks as a step has, and plays those of them that the step has not had yet.
+
+    Args:
+        run: draws the tasks.
+        step: from 0.
+        algorithm: the preset.
+        groups: those that the step begins with.
+        play: plays others.
+    """
+    settings, task_set = run.config.rl, run.train_tasks()
+    size = settings.groups_per_step
+    credited = credit(groups, algorithm)
+    if not algorithm.refill:
+        return credited
+    for refill in range(settings.max_refills):
+        if credited.report.kept.num_groups >= size:
+            break
+        drawn = run.draw(len(task_set), size, step * settings.max_refills + refill, "rl-refill")
+        used = {group.task.id for group in groups}
+        fresh = [index for index in dict.fromkeys(drawn) if task_set[index].id not in used]
+        groups = groups + await play(fresh, f"rl-{step + 1}-refill-{refill + 1}")
+        credited = replace(credit(groups, algorithm, at_most=size), refills=refill + 1)
+    return credited
+
+
+def learn(run: RunContext, learner: Learner, credited: Credited, step: int) -> dict[str, float | None]:
+    """The optimizer steps of a step; where nothing is trained, trainer and sampler are compared all the same."""
+    metrics = learner.learn(credited.samples, step)
+    if not credited.samples:
+        metrics |= learner.compare([made for trace in credited.traces for made in samples(trace, 0.0)], step)
+    if learner.entropy is not None:
+        run.progress.entropy_coef = learner.entropy.coefficient
+    return metrics
 
 
 def credit(groups: Sequence[Group], algorithm: Preset, *, at_most: int | None = None) -> Credited:
@@ -197,8 +221,9 @@ def record(run: RunContext, step: int, metrics: dict[str, float | None], credite
     metrics |= {"tokens_per_s": tokens / seconds, "episodes_per_s": episodes / seconds}
     run.progress.episodes += episodes
     run.progress.tokens_sampled += int(tokens)
-    for stage in ("sampling", "tools", "training"):
-        run.add_seconds(stage, metrics[f"seconds_{stage}"] or 0.0)
+    for stage in ("sampling", "tools", "training", "waiting", "overlap"):
+        if f"seconds_{stage}" in metrics:
+            run.add_seconds(stage, metrics[f"seconds_{stage}"] or 0.0)
     run.add_seconds("rl", seconds)
     run.folder.append_metrics("rl", step, metrics)
     if step % run.config.rl.traces_every == 0 or step == 1:

@@ -10,6 +10,7 @@ from agentrl.evals.stats import Interval, paired_difference, pass_at_1
 from agentrl.loops.context import RunContext, Stopped
 from agentrl.loops.rejection import reject_and_imitate
 from agentrl.loops.rl import reinforce
+from agentrl.loops.rl_async import reinforce_async
 from agentrl.loops.sft import warm_start
 from agentrl.store import RunFolder
 from agentrl.ui.live import Reporter
@@ -47,7 +48,7 @@ def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume:
             if config.rejection.rounds and run.progress.phase != "rl":
                 reject_and_imitate(run)
             if config.rl.steps:
-                reinforce(run)
+                (reinforce_async if config.rl.mode == "async" else reinforce)(run)
             run.measure("after", config.rl.steps or config.rejection.rounds)
             finished = True
         except Stopped:

@@ -82,10 +82,16 @@ class Generation:
         self._failure: Exception | None = None
         self._took_at: float | None = None
         self._learning_s = self._told_s = 0.0
+        self._busy_s, self._busy_since = 0.0, 0.0
         self.seconds_waiting = 0.0
         """How long the trainer has waited for groups."""
         self.stuck: list[str] = []
         """Attempts that were given up and would not end."""
+
+    @property
+    def seconds_busy(self) -> float:
+        """How long attempts have been in flight, so far."""
+        return self._busy_s + (_now() - self._busy_since if self._running else 0.0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -195,6 +201,8 @@ class Generation:
             work = loop.create_task(coroutine, name=self._name(ticket))
             work.add_done_callback(partial(self._safely, self._finished, ticket))
             deadline = loop.call_later(self._deadline_s, self._safely, self._overdue, ticket)
+            if not self._running:
+                self._busy_since = _now()
             self._running[ticket] = _Running(work, deadline, loop.time())
 
     def _opened(self, ticket: Ticket) -> Coroutine[Any, Any, Trace]:
@@ -205,11 +213,10 @@ class Generation:
             return _raising(error)
 
     def _finished(self, ticket: Ticket, work: asyncio.Task[Trace]) -> None:
-        running = self._running.pop(ticket, None)
-        if running is None:
+        if ticket not in self._running:
             self._left(ticket, work)
             return
-        running.deadline.cancel()
+        running = self._stop(ticket)
         self._warn_if_slow(ticket, _now() - running.started)
         self._answer(ticket, self._outcome(ticket, work))
 
@@ -257,11 +264,18 @@ class Generation:
                 self._give_up(ticket)
 
     def _give_up(self, ticket: Ticket) -> None:
-        running, loop = self._running.pop(ticket), asyncio.get_running_loop()
-        running.deadline.cancel()
+        running, loop = self._stop(ticket), asyncio.get_running_loop()
         self._leaving[running.work] = ticket
         loop.call_soon(running.work.cancel)  # behind its first step, so that whoever opened something closes it
         loop.call_later(self._grace_s, self._safely, self._look_after, running.work)
+
+    def _stop(self, ticket: Ticket) -> _Running:
+        """An attempt runs no more."""
+        running = self._running.pop(ticket)
+        running.deadline.cancel()
+        if not self._running:
+            self._busy_s += _now() - self._busy_since
+        return running
 
     def _look_after(self, work: asyncio.Task[Trace]) -> None:
         name = work.get_name()

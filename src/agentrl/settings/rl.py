@@ -89,6 +89,34 @@ class RlConfig(Section):
         ge=1,
         description="steps between publications to the sampler; above 1 it lags, as in asynchronous runs",
     )
+    mode: Literal["sync", "async"] = Field(
+        default="sync", description="async: attempts are played while the trainer learns, ahead of it by a bound"
+    )
+    max_staleness: int = Field(
+        default=1,
+        ge=0,
+        description="that bound: the oldest a trained token may be, in steps; 0 gives the synchronous run, bit for bit",
+    )
+    order: Literal["dispatch", "overtake", "first_come"] = Field(
+        default="dispatch",
+        description="which groups an asynchronous step takes: as begun, the first complete as long as none gets too "
+        "old, or simply the first complete, which drops slow ones",
+    )
+    at_publication: Literal["continue", "wait"] = Field(
+        default="continue",
+        description="attempts in flight go on with new weights in their midst, or a publication waits for their end",
+    )
+    extra_attempts: int = Field(
+        default=0,
+        ge=0,
+        description="attempts at each task beyond group_size; the first to end make the group, a bias to the quick",
+    )
+    attempt_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="seconds after which an attempt is given up as a fault; unset: what the limits of the harness "
+        "allow, and a minute",
+    )
     correction: CorrectionName = Field(
         default="none", description="what multiplies the loss where the sampler is not the policy of the step's start"
     )
@@ -143,6 +171,28 @@ class RlConfig(Section):
     def sampling(self) -> Sampling:
         """How tokens are drawn."""
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether attempts may be in flight while the trainer learns, so that the sampler needs weights of its own."""
+        return self.mode == "async" and (self.max_staleness > 0 or self.extra_attempts > 0)
+
+    @model_validator(mode="after")
+    def _the_bound_can_be_met(self) -> Self:
+        if self.mode == "sync":
+            for name in ("max_staleness", "order", "at_publication", "extra_attempts", "attempt_s"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{name} {getattr(self, name)} with mode sync, in which nothing is played ahead; leave it out, "
+                        "or set mode to async"
+                    )
+        elif self.publish_every - 1 > self.max_staleness:
+            raise ValueError(
+                f"max_staleness {self.max_staleness} with publish_every {self.publish_every} cannot be met: before a "
+                f"publication fresh tokens are {self.publish_every - 1} steps old; set max_staleness to "
+                f"{self.publish_every - 1} or more, or publish_every to {self.max_staleness + 1} or less"
+            )
+        return self
 
     @model_validator(mode="after")
     def _parameters_fit_the_algorithm(self) -> Self:

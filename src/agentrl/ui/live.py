@@ -23,18 +23,26 @@ class Column(NamedTuple):
     metric: str
     heading: str
     form: str
+    makes_room: bool = False
+    """Whether it is not shown where `AHEAD` is."""
 
+
+AHEAD = "age_mean"
+"""A metric of runs whose attempts are played ahead, which have more to tell than a line of 80 columns has room for."""
 
 COLUMNS = (
-    Column("loss", "loss", ".4f"),
+    Column("loss", "loss", ".4f", True),
     Column("accuracy", "accuracy", ".1%"),
     Column("reward", "reward", ".3f"),
     Column("pass_rate", "held-out", ".1%"),
     Column("entropy", "entropy", ".3f"),
-    Column("grad_norm", "grad norm", ".2f"),
+    Column("grad_norm", "grad norm", ".2f", True),
     Column("no_signal_share", "no signal", ".0%"),
     Column("tokens_per_s", "tokens/s", ",.0f"),
-    Column("episodes_per_s", "episodes/s", ".1f"),
+    Column("episodes_per_s", "episodes/s", ".1f", True),
+    Column(AHEAD, "staleness", ".2f"),
+    Column("groups_stale", "dropped", ".0f"),
+    Column("overlap", "overlap", ".0%"),
 )
 
 
@@ -206,7 +214,7 @@ class RichReporter(_Progress):
 
 def step_table(rows: deque[tuple[int, dict[str, float]]]) -> Table:
     """The given steps as a table, with the columns that any of them has and headings of up to two lines."""
-    columns = [column for column in COLUMNS if any(column.metric in metrics for _, metrics in rows)]
+    columns = columns_of(*(metrics for _, metrics in rows))
     table = Table(box=None, header_style="bold cyan", padding=(0, 2, 0, 0), pad_edge=False)
     for heading in ("step", *(column.heading for column in columns)):
         narrow = heading.replace(" ", "\n").replace("/", "\n/")
@@ -219,7 +227,13 @@ def step_table(rows: deque[tuple[int, dict[str, float]]]) -> Table:
 
 def formatted(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Heading and text of each metric that is shown, in the order of COLUMNS."""
-    return [(c.heading, format(metrics[c.metric], c.form)) for c in COLUMNS if c.metric in metrics]
+    return [(c.heading, format(metrics[c.metric], c.form)) for c in columns_of(metrics)]
+
+
+def columns_of(*rows: Mapping[str, float]) -> list[Column]:
+    """The columns that any of some steps has."""
+    ahead = any(AHEAD in row for row in rows)
+    return [c for c in COLUMNS if any(c.metric in row for row in rows) and not (c.makes_room and ahead)]
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ from agentrl.types import Message, Node, ToolCall, Trace
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 _STAGES = ("tasks", "demonstrations", "warm_start", "evaluation")
-_WITHIN_RL = ("sampling", "tools", "training")
+_WITHIN_RL = ("sampling", "tools", "training", "waiting", "overlap")
 _TITLES = {"warm_start": "warm start", "rl": "RL"}
 _NOTES = {"cuts": "cut", "branches": "branch", "withheld": "withheld", "ignored": "ignored"}
 """What the agent loop notes in a trace's metadata, and how it is called here."""

@@ -258,10 +258,9 @@ def _static(config: TrainConfig, policy: Policy) -> list[Part]:
     if config.rl.kl_coef:
         note = "adapters of the reference policy" if saved < weights else "a whole copy of the policy"
         parts.append(Part(name="reference", on_device=True, bytes=_each(saved, everywhere), note=note))
-    if config.rl.publish_every > 1:
-        parts.append(
-            Part(name="sampler", on_device=True, bytes=_each(saved, everywhere), note="lags behind the policy")
-        )
+    if config.rl.publish_every > 1 or config.rl.overlaps:
+        note = "a copy of what is trained, since the sampler lags behind it or works beside the trainer"
+        parts.append(Part(name="sampler", on_device=True, bytes=_each(saved, everywhere), note=note))
     if config.rl.separate_critic:
         critic = weights + gradients + state
         parts.append(Part(name="critic", on_device=True, bytes=_each(critic, everywhere), note="a network of its own"))

@@ -80,10 +80,10 @@ def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value
 def _read(name: str) -> PretrainedConfig:
     from transformers import AutoConfig  # here, because TinyAgent does not need transformers
 
-    from agentrl.policy.load import base_of
+    from agentrl.policy.load import base_of, hub_folder
 
     try:
-        shape: PretrainedConfig = AutoConfig.from_pretrained(base_of(name))
+        shape: PretrainedConfig = AutoConfig.from_pretrained(hub_folder(base_of(name), ("config.json",)))
     except (OSError, ValueError) as error:
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigError(
