@@ -23,6 +23,7 @@ from agentrl.policy.base import Attend, Output, Policy
 from agentrl.policy.comparison import compare, longest_window
 from agentrl.policy.masked import Masks, masked_attention
 from agentrl.policy.packed import GroupSpan, group_spans, packed_attention
+from agentrl.policy.plain import Forward, plain_forward
 from agentrl.train.packing import Batch
 
 try:
@@ -68,6 +69,7 @@ class HuggingFacePolicy(Policy):
         _check_device(self)
         self.logit_scale = _logit_scale(model.config)
         self.dropouts = _dropouts(model)
+        self._sampling: Forward | None = None
         self.adapted = getattr(model, "peft_config", None) is not None
         self.value = None
         if value_head:
@@ -115,10 +117,17 @@ class HuggingFacePolicy(Policy):
         last_B: Tensor,
     ) -> Tensor:
         """The forward pass over new tokens of several conversations; see `Policy.advance`."""
+        if self._sampling is None:
+            self._sampling = plain_forward(_decoder(self.model), self._through_own_layers)
+        hidden_MD = self._sampling(ids_M, positions_M, attend)
+        return self._logits(hidden_MD.index_select(0, last_B))
+
+    def _through_own_layers(self, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:
         out = self.model.base_model(
             input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, packed=_Sampled(attend)
         )
-        return self._logits(out.last_hidden_state[0].index_select(0, last_B))
+        hidden_MD: Tensor = out.last_hidden_state[0]
+        return hidden_MD
 
     def _logits(self, hidden_BD: Tensor) -> Tensor:
         """As the trainer computes them: half precision in float32, since bfloat16 has three digits and logits need
@@ -214,6 +223,11 @@ AttentionInterface.register(ATTENTION, _attention)
 
 
 # What is taken and what is refused.
+
+
+def _decoder(model: Any) -> Any:
+    """The layers, below adapters and without the output projection."""
+    return getattr(model, "get_base_model", lambda: model)().base_model
 
 
 def _output_projection(model: Any) -> nn.Linear:
