@@ -51,7 +51,7 @@ vllm-env: $(VLLM_READY)
 
 test-vllm: $(READY) $(VLLM_READY)
 	@echo "==> comparing a vLLM server with the trainer"
-	AGENTRL_VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -m vllm tests/engine
+	AGENTRL_VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -m vllm tests/engine tests/cli/test_parity_vllm.py
 
 lint: $(READY)
 	@echo "==> ruff"
@@ -67,6 +67,8 @@ check: lint test
 bench: $(READY)
 	@echo "==> installing what the benchmarks compare with"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	@for name in sandbox engine rollout trl async; do echo "==> agentrl bench $$name"; \
+	  AGENTRL_VLLM_PYTHON=$${AGENTRL_VLLM_PYTHON:-$(VLLM_VENV)/bin/python} $(BIN)/agentrl bench $$name || exit 1; done
 	@for script in benchmarks/bench_*.py; do echo "==> $$script"; $(BIN)/python "$$script" || exit 1; done
 
 equivalence: $(READY)

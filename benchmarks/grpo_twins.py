@@ -15,11 +15,13 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils as trl_utils
 
 from agentrl.algorithms.presets import preset
+from agentrl.bench.floor import Sizes
+from agentrl.bench.generation.models import model
 from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.train.losses import PolicyGradient
 from agentrl.train.packing import micro_batches
@@ -54,19 +56,16 @@ class Workload:
 
     def model(self) -> Qwen3ForCausalLM:
         """Fresh weights, drawn from seed 0, output tied to the embedding."""
-        torch.manual_seed(0)
-        config = Qwen3Config(
-            vocab_size=self.vocabulary,
-            hidden_size=self.width,
-            intermediate_size=self.mlp_width,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.key_heads,
-            head_dim=self.width // self.heads,
-            max_position_embeddings=2048,
-            tie_word_embeddings=True,
+        sizes = Sizes(
+            name=self.name,
+            vocabulary=self.vocabulary,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            key_heads=self.key_heads,
+            mlp_width=self.mlp_width,
         )
-        return Qwen3ForCausalLM(config)
+        return model(sizes)
 
     def data(self) -> Data:
         """Old log-probabilities are near those of fresh weights, so that some ratios are clipped."""

@@ -10,7 +10,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "agentrl"
 
 WITH_TORCH = (
+    "bench/generation/",
+    "bench/training/",
+    "engine/draw.py",
     "engine/local.py",
+    "engine/plan.py",
+    "engine/requests.py",
+    "engine/session.py",
+    "engine/store.py",
     "engine/vllm_worker.py",  # runs within the server, which has torch
     "loops/",
     "policy/",

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from agentrl.bench import rounds
-from agentrl.bench.rounds import Arm, Rate, descendants, pss_mib, rates
-from agentrl.bench.sandbox import Aim
+from agentrl.bench.report import Aim
+from agentrl.bench.rounds import Arm, Contestant, Rate, Took, descendants, pss_mib, rates, ratio, turns
 
 
 def arm(name, seen, runs, lanes=2):
@@ -39,6 +39,25 @@ def test_an_arm_that_fails_is_no_number():
 
     with pytest.raises(RuntimeError, match="came out wrong"):
         asyncio.run(rates([Arm(name="x", run=fail, runs=1)], rounds=1))
+
+
+def test_contestants_take_turns_and_the_first_round_does_not_count():
+    seen, told, used = [], [], iter(range(0, 100, 5))
+    contestants = {
+        "a": Contestant(play=lambda: seen.append("a"), used=lambda: next(used)),
+        "b": Contestant(play=lambda: seen.append("b")),
+    }
+    found = turns(contestants, 2, tell=told.append)
+    assert seen == ["a", "b"] * 3
+    assert found["a"].used == (5, 5)  # asked before and after each play, 5 apart
+    assert len(found["a"].passed) == len(found["b"].passed) == 2
+    assert told[-1] == "round 2 of 2: b"
+
+
+def test_a_ratio_is_taken_within_each_round():
+    # 4/1, 4/2 and 9/3: the second half of the machine's time was slower for both
+    assert ratio([1.0, 2.0, 3.0], [4.0, 4.0, 9.0]) == (3.0, 2.0, 4.0)
+    assert Took(passed=(1.0,), used=(0.5,)).used == (0.5,)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.bench.report import Aim, Report, Table
 from agentrl.bench.rounds import Rate
-from agentrl.bench.sandbox import Aim, Found
-from agentrl.cli.bench import _show
+from agentrl.bench.sandbox import Found
+from agentrl.cli.bench import NAMES, _show_sandbox, show
 from agentrl.sandbox.choose import WALLED
 from tests.sandbox.backends import why_not
 
@@ -53,7 +54,7 @@ def test_text_says_what_was_reached_and_what_was_not_measured(capsys):
         Aim(name="slow", value=12.0, wanted=10.0, at_most=True, unit="ms"),
         Aim(name="nothing", value=None, wanted=10.0, note="it is not here"),
     )
-    _show(Found(rounds=7, load=(0.5, 1.5), rates=arms, aims=aims))
+    _show_sandbox(Found(rounds=7, load=(0.5, 1.5), rates=arms, aims=aims))
     said = capsys.readouterr().out
     assert "7 rounds, 2 at a time; load 0.5 before and 1.5 after" in said
     lines = [line.split() for line in said.splitlines()]
@@ -68,6 +69,10 @@ def test_text_says_what_was_reached_and_what_was_not_measured(capsys):
     [
         (["engine-of-mine"], "there is no benchmark 'engine-of-mine'; the benchmarks are sandbox"),
         (["sandbox", "--quick", "--data", "nothing.jsonl"], "nothing.jsonl"),
+        (["engine", "--data", "x.jsonl"], "bench engine has no --data, which belongs to sandbox; leave it out"),
+        (["rollout", "--max-staleness", "1"], "no --max-staleness, which belongs to async"),
+        (["trl", "--only", "small"], "--only small: the parts of bench trl are single, tools"),
+        (["async", "--at-publication", "never"], "--at-publication never: write continue or wait"),
     ],
 )
 def test_bad_words_are_refused(agentrl, words, problem):
@@ -76,5 +81,27 @@ def test_bad_words_are_refused(agentrl, words, problem):
     assert problem in done.stderr
 
 
+def test_a_package_that_is_not_there_is_named_with_how_to_get_it(agentrl_process):
+    pytest.importorskip("transformers")
+    done = agentrl_process("bench", "engine", without=("transformers",))
+    assert done.returncode == 2
+    assert "bench engine cannot run here" in done.stderr
+    assert "pip install 'agentrl[" in done.stderr
+
+
 def test_help_lists_the_benchmarks(agentrl):
-    assert "what isolation and grading cost" in agentrl("bench", "--help").stdout
+    said = agentrl("bench", "--help").stdout
+    assert all(name in said for name in NAMES)
+    assert "what isolation and grading cost" in said
+
+
+def test_a_report_is_printed_as_markdown_with_its_aims(capsys):
+    table = Table(title="a title", columns=("who", "tokens/s"), rows=(("ours", 1234.5), ("theirs", None)), notes=("n",))
+    aims = (Aim(name="theirs / ours", value=2.0, wanted=3.0), Aim(name="gone", value=None, wanted=1.0, note="why"))
+    show(Report(bench="x", settings={"rounds": 3}, machine={"cores": 2}, load=(0.5, 1.5), tables=[table], aims=aims))
+    said = capsys.readouterr().out
+    assert "cores 2\nrounds 3\nload 0.5 before and 1.5 after\n" in said
+    assert "| who    | tokens/s |\n| ------ | -------: |\n| ours   |    1,234 |\n| theirs |        - |\n" in said
+    lines = [line.split() for line in said.splitlines()]
+    assert ["theirs", "/", "ours", "2.0", ">=", "3", "not", "reached"] in lines
+    assert ["gone", "-", ">=", "1", "why"] in lines

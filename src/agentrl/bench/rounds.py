@@ -77,6 +77,68 @@ async def _round(arm: Arm, runs: int) -> float:
     return arm.lanes * runs / (time.perf_counter() - started)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Took:
+    """What each round of a contestant took: seconds that passed, and seconds of processor time of all its threads."""
+
+    passed: tuple[float, ...]
+    used: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """One way of doing the same thing.
+
+    Args:
+        play: does it once.
+        used: processor seconds used so far by the process that does it.
+    """
+
+    play: Callable[[], object]
+    used: Callable[[], float] = time.process_time
+
+
+def turns(
+    contestants: Mapping[str, Contestant],
+    rounds: int,
+    *,
+    pause_s: float = 0.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Took]:
+    """What each contestant took in each round, after one round that is not counted.
+
+    Args:
+        contestants: they take turns in this order.
+        rounds: how many turns each has.
+        pause_s: before each turn, so that threads of the one before have stopped spinning.
+        tell: is told what is done.
+    """
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, contestant in contestants.items():
+            tell(f"round {number} of {rounds}: {name}")
+            time.sleep(pause_s)
+            took = _clocked(contestant)
+            if number:
+                seen[name].append(took)
+    return {
+        name: Took(passed=tuple(row[0] for row in rows), used=tuple(row[1] for row in rows))
+        for name, rows in seen.items()
+    }
+
+
+def _clocked(contestant: Contestant) -> tuple[float, float]:
+    started, used = time.perf_counter(), contestant.used()
+    contestant.play()
+    return time.perf_counter() - started, contestant.used() - used
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """How often as long the others took within a round: median, least and greatest."""
+    found = [b / a for a, b in zip(ours, theirs, strict=True)]
+    return statistics.median(found), min(found), max(found)
+
+
 def machine() -> dict[str, object]:
     """What the numbers were measured on: processor, cores, kernel, versions."""
     return {

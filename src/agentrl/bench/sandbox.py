@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentrl.bench.report import Aim, BenchError
 from agentrl.bench.rounds import Arm, Rate, descendants, machine, pss_mib, rates, version_of
-from agentrl.errors import AgentRLError
 from agentrl.rewards.grading import CallGrader
 from agentrl.rewards.judge import HiddenSuite, Judge, Verdict
 from agentrl.rewards.programs import HiddenCalls
@@ -56,37 +56,6 @@ ENDLESS = BoxLimits(cpu_s=1.0)
 """Of a grading of HumanEvalFix: some bugs are loops without an end, and no right solution takes a tenth of that."""
 
 
-class BenchError(AgentRLError):
-    """What should be measured did not do what it should."""
-
-    boundary = "bench"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aim:
-    """A number that was measured and what it should be.
-
-    Attributes:
-        name: what was measured.
-        value: None when it could not be measured here; ``note`` says why then.
-        wanted: the least, or the most when ``at_most``.
-    """
-
-    name: str
-    value: float | None
-    wanted: float
-    at_most: bool = False
-    unit: str = ""
-    note: str = ""
-
-    @property
-    def reached(self) -> bool | None:
-        """Whether it is as it should be; None when it was not measured."""
-        if self.value is None:
-            return None
-        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
-
-
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """All that one run of the benchmark has measured."""
@@ -100,7 +69,7 @@ class Found:
         """For programs."""
         floor = self.rates["true"].ms
         arms = {name: {**asdict(rate), "floors": rate.ms / floor} for name, rate in self.rates.items()}
-        aims = [{**asdict(aim), "reached": aim.reached} for aim in self.aims]
+        aims = [aim.as_record() for aim in self.aims]
         described = {"machine": machine(), "load_before": self.load[0], "load_after": self.load[1]}
         return {"bench": "sandbox", **described, "lanes": LANES, "rounds": self.rounds, "arms": arms, "aims": aims}
 

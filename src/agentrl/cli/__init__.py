@@ -31,7 +31,7 @@ COMMANDS = {
     "tasks": ("agentrl.cli.tasks", "List, show, validate and export the tasks of the BugFix gym."),
     "grade": ("agentrl.cli.grade", "Grade a directory by the hidden tests of a task, as training would."),
     "sandbox": ("agentrl.cli.sandbox", "Say how well this machine keeps untrusted code inside."),
-    "bench": ("agentrl.cli.bench", "Measure this machine: what isolation and grading cost."),
+    "bench": ("agentrl.cli.bench", "Measure this machine: sampling, training, asynchrony, isolation and grading."),
 }
 """Name of each command: the module whose ``register(app)`` adds it, and its line in the help."""
 

@@ -1,0 +1,1 @@
+"""How fast tokens are generated: our engine and its peers on the same weights and the same work."""

@@ -1,0 +1,1 @@
+"""How fast whole training steps are: ours beside TRL's trainer, and asynchronous beside synchronous."""
