@@ -24,6 +24,7 @@ from agentrl.config import (
 )
 from agentrl.errors import ConfigError
 from agentrl.fields import allowed, fields_of, nearest, parse_text
+from agentrl.settings import engine
 from agentrl.tasks.bugfix import tiny
 from agentrl.tokens.tiny import TinyRenderer
 
@@ -64,6 +65,15 @@ OTHERS = {
     "rl.at_publication": "wait",
     "rl.extra_attempts": "1",
     "rl.attempt_s": "90.0",
+    "engine.kind": "vllm",
+    "engine.max_running": "16",
+    "engine.cache_gib": "1.5",
+    "engine.at_publication_keys": "keep",
+    "engine.servers": "http://127.0.0.1:8001,http://127.0.0.1:8002",
+    "engine.served_name": "policy",
+    "engine.folder": "/mnt/shared",
+    "engine.route": "reload",
+    "engine.api_key_env": "KEY",
     "tasks.longest_program": "8",
     "model.name": "Qwen/Qwen3-0.6B",
     "eval.at_once": "16",
@@ -103,9 +113,24 @@ OF_TINY = (
 """What is refused for other models, which have a shape of their own and no matrices that Muon trains."""
 
 
+OF_LOCAL = tuple(f"engine.{name}" for name in engine.OF_LOCAL)
+OF_VLLM = ("engine.kind", "engine.servers", *(f"engine.{name}" for name in engine.OF_VLLM))
+SERVED = {
+    "model.name": "Qwen/Qwen3-0.6B",
+    "engine.kind": "vllm",
+    "engine.servers": "http://127.0.0.1:8000",
+}
+
+
 def base_of(key: str) -> TrainConfig:
     """What takes a change of the key: settings of Hugging Face models are refused for TinyAgent, and those of
-    asynchronous runs for others."""
+    asynchronous runs and of servers for others."""
+    if key == "engine.at_publication_keys":
+        return apply_overrides(BASE, {"rl.mode": "async"})
+    if key == "engine.kind":
+        return BASE
+    if key in OF_VLLM:
+        return apply_overrides(BASE, SERVED)
     if key in ("rl.max_staleness", "rl.order", "rl.at_publication", "rl.extra_attempts", "rl.attempt_s"):
         return apply_overrides(BASE, {"rl.mode": "async"})
     if not key.startswith("hf.") or key == "hf.micro_batch_tokens":
@@ -116,7 +141,8 @@ def base_of(key: str) -> TrainConfig:
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_each_field_can_be_set_and_survives_toml_and_changes_the_fingerprint(key: str) -> None:
-    changed = apply_overrides(base_of(key), {key: CHANGES[key]})
+    more = SERVED if key == "engine.kind" else {}
+    changed = apply_overrides(base_of(key), {**more, key: CHANGES[key]})
     assert changed != base_of(key)
     assert from_toml(to_toml(changed)) == changed
     assert to_toml(from_toml(to_toml(changed))) == to_toml(changed)
@@ -124,10 +150,25 @@ def test_each_field_can_be_set_and_survives_toml_and_changes_the_fingerprint(key
 
 
 def test_all_fields_changed_at_once_survive_toml() -> None:
-    changed = apply_overrides(BASE, {key: text for key, text in CHANGES.items() if key not in OF_TINY})
+    changed = apply_overrides(BASE, {key: text for key, text in CHANGES.items() if key not in (*OF_TINY, *OF_LOCAL)})
     assert from_toml(to_toml(changed)) == changed
-    prints = {fingerprint(apply_overrides(base_of(key), {key: text})) for key, text in CHANGES.items()}
-    assert len(prints) == len(CHANGES)
+    single = {key: text for key, text in CHANGES.items() if key != "engine.kind"}  # not without servers
+    prints = {fingerprint(apply_overrides(base_of(key), {key: text})) for key, text in single.items()}
+    assert len(prints) == len(single)
+
+
+@pytest.mark.parametrize("key", OF_LOCAL)
+def test_settings_of_the_local_engine_are_refused_for_servers(key: str) -> None:
+    name = key.removeprefix("engine.")
+    with pytest.raises(ConfigError, match=rf"engine: {name} {CHANGES[key]} with kind vllm; leave it out"):
+        apply_overrides(BASE, {**SERVED, key: CHANGES[key]})
+
+
+@pytest.mark.parametrize("key", [key for key in OF_VLLM if key != "engine.kind"])
+def test_settings_of_servers_are_refused_for_the_local_engine(key: str) -> None:
+    name = key.removeprefix("engine.")
+    with pytest.raises(ConfigError, match=rf"engine: {name} .* with kind local; leave it out, or set kind to vllm"):
+        apply_overrides(BASE, {key: CHANGES[key]})
 
 
 def test_settings_of_hugging_face_models_are_refused_for_tiny_agent() -> None:
@@ -145,6 +186,20 @@ def test_settings_of_tiny_agent_are_refused_for_hugging_face_models(key: str) ->
     instead = r".*leave it out \(it is " + str(default)
     with pytest.raises(ConfigError, match=rf"{key} {CHANGES[key]} with model\.name Qwen/Qwen3-0\.6B" + instead):
         apply_overrides(BASE, {key: CHANGES[key], **named})
+
+
+def test_a_recipe_of_tiny_agent_may_be_run_with_another_model() -> None:
+    """It sets a width of 96 and rates of Muon, which the other has no use for; what is said beside is refused still."""
+    named = {"model.name": "Qwen/Qwen3-0.6B"}
+    recipe = load_recipe("bugfix-tiny")
+    assert {recipe.model.width, apply_overrides(recipe, {"model.name": "tiny-agent"}).model.width} == {96}
+    other = apply_overrides(recipe, named)
+    assert (other.model.width, other.rl.matrix_learning_rate) == (64, 2e-3)
+    assert other.rl.learning_rate == recipe.rl.learning_rate
+    with pytest.raises(ConfigError, match=r"model\.width 96 with model\.name"):
+        apply_overrides(recipe, {**named, "model.width": "96"})
+    with pytest.raises(ConfigError, match=r"model\.width 96 with model\.name"):
+        from_toml(to_toml(recipe).replace('name = "tiny-agent"', 'name = "Qwen/Qwen3-0.6B"'))
 
 
 @pytest.mark.parametrize(("key", "text"), [("lora_alpha", "16"), ("lora_targets", "q_proj,v_proj")])
@@ -424,6 +479,18 @@ def test_a_file_is_a_recipe_too(tmp_path: Any) -> None:
         ({"rl.parameters.clip_low": "wide"}, "rl.parameters.clip_low = 'wide' is not allowed; it must be a finite"),
         ({"rl.algorithm": "grpo", "rl.group_size": "1"}, "group_size 1 with grpo"),
         ({"rl.algorithm": "ppoo"}, "rl.algorithm = 'ppoo'"),
+        ({**SERVED, "engine.servers": ""}, "kind vllm without servers; set servers to their addresses"),
+        ({**SERVED, "model.name": "tiny-agent"}, "engine.kind vllm with TinyAgent, which no vLLM server knows"),
+        ({"engine.at_publication_keys": "keep"}, "at_publication_keys keep, and no conversation goes on over a"),
+        (
+            {"engine.at_publication_keys": "keep", "rl.mode": "async", "rl.at_publication": "wait"},
+            "at_publication_keys keep, and no conversation goes on over a",
+        ),
+        (
+            {**SERVED, "rl.publish_every": "2", "rl.eval_every": "25"},
+            "the servers would evaluate older weights; set rl.eval_every to a multiple of 2, or to 0",
+        ),
+        ({"engine.cache_gib": "0"}, "engine.cache_gib = '0' is not allowed|cache_gib = 0"),
         (
             {"tasks.reward": "random", "tasks.on_hack": "zero"},
             "reward random with on_hack zero: the reward would depend",

@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli import train
+from agentrl.config import apply_overrides, load_recipe
 from agentrl.metrics import METRICS
-from agentrl.settings import RlConfig
+from agentrl.settings import EngineConfig, RlConfig
+from agentrl.settings.engine import OF_LOCAL, OF_VLLM
 
-PAGE = (Path(__file__).parents[1] / "docs" / "asynchronous.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$\n+^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, SAMPLING = ((DOCS / name).read_text(encoding="utf-8") for name in ("asynchronous.md", "sampling.md"))
+BLOCKS = [
+    block
+    for page in (PAGE, SAMPLING)
+    for block in re.findall(r"^```python\n(.*?)^```$\n+^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
@@ -23,7 +30,7 @@ def test_a_block_prints_what_stands_below_it(number: int) -> None:
 
 
 def test_every_block_of_python_is_run() -> None:
-    assert PAGE.count("```python") == len(BLOCKS) == 3
+    assert (PAGE.count("```python"), SAMPLING.count("```python"), len(BLOCKS)) == (3, 2, 5)
 
 
 def test_the_options_and_settings_that_are_named_exist() -> None:
@@ -42,6 +49,29 @@ def test_the_table_names_the_settings_of_asynchronous_runs_and_their_values() ->
             assert f"`{value}`" in PAGE
     for name in ("mode", "max_staleness", "order", "at_publication", "extra_attempts", "attempt_s", "correction"):
         assert f"| `rl.{name}` |" in PAGE
+
+
+def test_the_tables_name_the_settings_of_each_kind_of_engine_with_their_defaults() -> None:
+    served, local = re.findall(r"\| setting \| by default .*?\n\n", SAMPLING, flags=re.DOTALL)
+    rows = re.compile(r"^\| `engine\.([a-z_]+)` \| ([^|]*) \|", flags=re.MULTILINE)
+    assert set(dict(rows.findall(served))) == {"kind", "servers", "max_running", *OF_VLLM}
+    assert set(dict(rows.findall(local))) == {"max_running", *OF_LOCAL}
+    said = dict(rows.findall(served)) | dict(rows.findall(local))
+    for name in ("chunk_tokens", "reply_s", "publish_s", "route", "api_key_env", "at_publication_keys"):
+        assert said[name].strip("`") == f"{EngineConfig.model_fields[name].default}".removesuffix(".0")
+
+
+def test_the_command_that_trains_with_servers_is_valid() -> None:
+    [command] = re.findall(r"agentrl train (qwen.*?)\n   ```", SAMPLING, flags=re.DOTALL)
+    recipe, *words = command.replace("\\\n", " ").split()
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    short = {f"--{name}" for name in train.OPTIONS}
+    given = {
+        ("rl." if f"--{key}" in short else "") + key.replace("-", "_"): text
+        for key, text in ((word.removeprefix("--"), text) for word, text in pairs.items())
+    }
+    config = apply_overrides(load_recipe(recipe), given)
+    assert (config.engine.kind, len(config.engine.servers), config.rl.overlaps) == ("vllm", 2, True)
 
 
 def test_the_metrics_that_are_named_are_known() -> None:

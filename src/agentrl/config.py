@@ -23,8 +23,10 @@ from agentrl.catalogue import CATALOGUE, entry
 from agentrl.errors import ConfigError
 from agentrl.fields import allowed, fields_of, lookup, nearest, parse_text
 from agentrl.settings import (
+    TINY_AGENT,
     AlgorithmName,
     CorrectionName,
+    EngineConfig,
     EvalConfig,
     HarnessConfig,
     HuggingFaceConfig,
@@ -40,6 +42,7 @@ from agentrl.settings import (
 __all__ = [
     "AlgorithmName",
     "CorrectionName",
+    "EngineConfig",
     "EvalConfig",
     "HarnessConfig",
     "HuggingFaceConfig",
@@ -64,6 +67,13 @@ LONGEST_PROMPT = 64
 """Tokens that no prompt of the tiny level exceeds, the marker that opens the reply included (the longest has 62)."""
 
 
+OF_TINY_AGENT = (
+    *("model.layers", "model.width", "model.heads", "model.mlp_width"),
+    *("warm_start.matrix_learning_rate", "rejection.matrix_learning_rate", "rl.matrix_learning_rate"),
+)
+"""What other models have no use for."""
+
+
 class TrainConfig(Section):
     """Everything that a training run depends on."""
 
@@ -75,6 +85,7 @@ class TrainConfig(Section):
     warm_start: WarmStartConfig = WarmStartConfig()
     rejection: RejectionConfig = RejectionConfig()
     rl: RlConfig = RlConfig()
+    engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     harness: HarnessConfig = HarnessConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -102,6 +113,23 @@ class TrainConfig(Section):
                         f"hf.{name} {value} with TinyAgent, which is no Hugging Face model; leave it out, or set "
                         "model.name"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_for_tiny_agent_is_not_set(self) -> Self:
+        if self.model.is_tiny:
+            return self
+        for key in OF_TINY_AGENT:
+            section, name = key.split(".")
+            part = getattr(self, section)
+            value, default = getattr(part, name), type(part).model_fields[name].default
+            if value != default:
+                why = "has a shape of its own" if section == "model" else "has no matrices that Muon trains"
+                instead = "" if section == "model" else f", and set {section}.learning_rate"
+                raise ValueError(
+                    f"{key} {value} with model.name {self.model.name}, which {why}; leave it out (it is {default} "
+                    f"then){instead}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -135,6 +163,31 @@ class TrainConfig(Section):
             raise ValueError(
                 f"harness.reserve {self.harness.reserve}: a reply has at most {self.tasks.max_reply} tokens "
                 f"(tasks.max_reply); set harness.reserve to {self.tasks.max_reply} or less"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_engine_can_do_it(self) -> Self:
+        if self.engine.kind == "vllm" and self.model.is_tiny:
+            raise ValueError(
+                "engine.kind vllm with TinyAgent, which no vLLM server knows; set it to local, or model.name to a "
+                "Hugging Face model"
+            )
+        goes_on = self.rl.overlaps and self.rl.at_publication == "continue"
+        if self.engine.at_publication_keys == "keep" and not goes_on:
+            raise ValueError(
+                "engine.at_publication_keys keep, and no conversation goes on over a publication; leave it out, or set "
+                "rl.mode to async with rl.max_staleness 1 and rl.at_publication continue"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_have_the_weights_that_are_measured(self) -> Self:
+        every, measured = self.rl.publish_every, self.rl.eval_every
+        if self.engine.kind == "vllm" and measured % every:
+            raise ValueError(
+                f"rl.eval_every {measured} with rl.publish_every {every} and engine.kind vllm: the servers would "
+                f"evaluate older weights; set rl.eval_every to a multiple of {every}, or to 0"
             )
         return self
 
@@ -205,6 +258,8 @@ def apply_overrides(config: TrainConfig, overrides: Mapping[str, str]) -> TrainC
             bounds, or values that contradict each other.
     """
     data = config.model_dump()
+    if config.model.is_tiny and overrides.get("model.name", TINY_AGENT) != TINY_AGENT:
+        _forget_tiny_agent(data)
     for key, text in overrides.items():
         _refuse_bare_parameter(key, text)
         field = lookup(TrainConfig, key, text)
@@ -214,6 +269,14 @@ def apply_overrides(config: TrainConfig, overrides: Mapping[str, str]) -> TrainC
             table = table[section]
         table[name] = parse_text(key, text, field)
     return _validated(data)
+
+
+def _forget_tiny_agent(data: Mapping[str, Any]) -> None:
+    """A recipe of TinyAgent may be run with another model, without saying first what that has no use for."""
+    known = fields_of(TrainConfig)
+    for key in OF_TINY_AGENT:
+        section, name = key.split(".")
+        data[section][name] = known[key].default
 
 
 def _refuse_bare_parameter(key: str, text: str) -> None:

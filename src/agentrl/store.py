@@ -126,9 +126,9 @@ class RunFolder:
 
     def write_sandbox(self, record: Mapping[str, Any]) -> None:
         """Keep which backend programs ran in, at what level; a resumed run adds a line when it has others."""
-        before = self.sandboxes()
-        if not before or before[-1] != record:
-            self._write_json("sandbox.json", [*before, dict(record)])
+        before, plain = self.sandboxes(), json.loads(json.dumps(record))  # tuples are read back as lists
+        if not before or before[-1] != plain:
+            self._write_json("sandbox.json", [*before, plain])
 
     def sandboxes(self) -> list[dict[str, Any]]:
         """The sandboxes of the run, oldest first; more than one only when it was resumed with another."""

@@ -11,13 +11,15 @@ pytest.importorskip("transformers", reason="transformers is in the extra `hf`: p
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.cli import main
+from agentrl.cli import eval_parts, main
+from agentrl.config import HuggingFaceConfig, load_recipe
 from agentrl.evals.folder import EvaluationFolder
+from agentrl.evals.names import Policy, Tasks
 from tests.cli.conftest import Command, Done
 from tests.tokens.real import FOLDER, needs_assets
 
 pytestmark = needs_assets
-FEW = ("--tasks", "2", "--max-tokens", "6", "--no-thinking")
+FEW = ("--tasks", "2", "--max-tokens", "6")
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,32 @@ def test_what_cannot_be_done_is_said(
     words = [{"MODEL": str(model), "BARE": str(bare)}.get(word, word) for word in words]
     done = agentrl("eval", "bugfix-v1/small", "--tasks", "2", *words)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("of_recipe", "said", "thinking"),
+    [(None, None, False), (True, None, True), (False, None, False), (None, True, True), (True, False, False)],
+)
+def test_a_model_thinks_where_training_does_unless_it_is_said(
+    model: Path, of_recipe: bool | None, said: bool | None, thinking: bool
+) -> None:
+    recipe = None
+    if of_recipe is not None:
+        found = load_recipe("qwen3-0.6b-bugfix")
+        recipe = found.model_copy(update={"hf": found.hf.model_copy(update={"thinking": of_recipe})})
+    asked = eval_parts.Asked(
+        tasks=Tasks(level="small", recipe=recipe),
+        policy=Policy(hugging_face=str(model)),
+        word=str(model),
+        split="test",
+        num_tasks=2,
+        attempts=1,
+        temperature=None,
+        seed=0,
+        out=None,
+        runs=Path("runs"),
+        question=None,
+        thinking=said,
+    )
+    assert eval_parts._of_model(asked, eval_parts.library()).hf.thinking is thinking
+    assert HuggingFaceConfig().thinking is False

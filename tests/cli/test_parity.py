@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,10 +79,11 @@ def test_json_is_plain_and_has_all_of_it(check: Checked, run: RunFolder) -> None
 def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
     check: Checked, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stale(policy, sampling):
-        before = policy.frozen_copy()
+    @contextmanager
+    def stale(asked, agent):
+        before = agent.model.frozen_copy()
         before.load_tensors(weights_of(run.checkpoints / "warm_start-000200-end"))
-        return LocalEngine(before, sampling=sampling)
+        yield LocalEngine(before, sampling=asked.sampling)
 
     monkeypatch.setitem(parity.ENGINES, "stale", stale)
     done = check("--model", str(run.path), "--engine", "stale", *FEW)
@@ -95,7 +97,7 @@ def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--engine", "openai"), "--engine openai: write local; a sampler can be checked where it takes ids"),
+        (("--engine", "openai"), "--engine openai: write local or vllm; a sampler can be checked where it takes ids"),
         (("--tokens", "0"), "--tokens 0: write 1 or more"),
         (("--temperature", "0"), "temperature is 0.0; it must be above 0"),
         (("--top-p", "1.5"), "top_p is 1.5"),

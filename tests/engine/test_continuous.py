@@ -10,78 +10,8 @@ from hypothesis import strategies as st
 
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import SamplerError
-from agentrl.policy.transformer import TinyTransformer, TransformerShape
-from agentrl.train.packing import count, pack
-from agentrl.train.scoring import score_tokens
-from agentrl.types import Sample, Sampling
-
-VOCABULARY = 12
-STOP = frozenset((0,))
-SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=192)
-TOKEN_BYTES = 2 * 2 * 16 * 4
-SLOT = 64 * TOKEN_BYTES
-"""Bytes of the smallest slot."""
-
-
-def make_model(seed=0):
-    model = TinyTransformer(SHAPE, seed=seed)
-    with torch.no_grad():
-        model.embedding.weight.mul_(6.0)
-    return model
-
-
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 30.0))
-
-
-async def converse(session, contexts, pauses, *, max_tokens=6, **options):
-    replies = []
-    for context, pause in zip(contexts, pauses, strict=True):
-        replies.append(await session.sample(context, max_tokens=max_tokens, stop_ids=STOP, **options))
-        await asyncio.sleep(pause)
-    await session.close()
-    return replies
-
-
-def gaps(weights, contexts, replies):
-    """For each version, the largest difference between its trainer's log-probability of a token and the sampler's."""
-    ids, logprobs, versions, support = [], [], [], []
-    for context, reply in zip(contexts, replies, strict=True):
-        ids += [*context, *reply.token_ids]
-        logprobs += [None] * len(context) + list(reply.logprobs)
-        versions += [None] * len(context) + list(reply.versions)
-        support += [()] * len(context) + list(reply.support or [()] * len(reply.token_ids))
-    sampled = [version is not None for version in versions]
-    sample = Sample(
-        token_ids=tuple(ids),
-        weights={"pg": tuple(map(float, sampled))},
-        logprobs=tuple(logprobs),
-        advantages=(0.0,) * len(ids),
-        trace_id="t",
-        group_id="g",
-        support=tuple(support) if any(support) else (),
-    )
-    batch = pack([[sample]], count([sample]))
-    of_token = [version for version in versions if version is not None]
-    found = {}
-    for version in set(of_token):
-        with torch.no_grad():
-            scored = score_tokens(weights[version], batch, 1.0).logprobs_K
-        difference = (scored - batch.old_logprobs_K).abs()
-        found[version] = max(d for d, v in zip(difference.tolist(), of_token, strict=True) if v == version)
-    return found
-
-
-def plans_of(rng, number):
-    """Contexts and pauses of conversations, many of which begin alike."""
-    openings = [tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.choice((2, 20, 40)))) for _ in range(3)]
-    plans = {}
-    for seed in range(number):
-        first = openings[rng.randrange(3)] + tuple(rng.randrange(1, 3) for _ in range(rng.choice((0, 0, 2))))
-        turns = rng.randrange(3)
-        more = [tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.choice((0, 1, 5)))) for _ in range(turns)]
-        plans[seed] = ([first, *more], [rng.choice((0, 0, 0.001)) for _ in range(turns + 1)])
-    return plans
+from agentrl.types import Sampling
+from tests.engine.talks import SLOT, STOP, converse, gaps, make_model, plans_of, run
 
 
 @settings(max_examples=25, deadline=None)
@@ -263,42 +193,6 @@ def test_no_more_run_than_may():
     assert run(play(None)) == 5
 
 
-def test_a_deadline_gives_a_reply_up_and_leaves_the_conversation_as_it_was():
-    async def play():
-        engine = LocalEngine(make_model(), schedule="continuous")
-        session = engine.session(3)
-        first = await session.sample((1, 2), max_tokens=3, stop_ids=frozenset())
-        before = list(session.token_ids)
-        with pytest.raises(SamplerError, match=r"no reply within 0.002 s; [0-9]+ tokens came"):
-            await session.sample((4, 5), max_tokens=180, stop_ids=frozenset(), deadline_s=0.002)
-        second = await session.sample((4, 5), max_tokens=3, stop_ids=frozenset(), deadline_s=30.0)
-        assert list(session.token_ids) == [*before, 4, 5, *second.token_ids]
-        return [first, second]
-
-    assert max(gaps({0: make_model()}, [(1, 2), (4, 5)], run(play())).values()) < 1e-5
-
-
-def test_a_caller_that_goes_away_takes_its_reply_with_it():
-    async def play():
-        engine = LocalEngine(make_model(), schedule="continuous")
-        gone, stays = engine.session(1), engine.session(2)
-        talk = asyncio.ensure_future(gone.sample((1, 2), max_tokens=150, stop_ids=frozenset()))
-        other = asyncio.ensure_future(stays.sample((3, 4), max_tokens=20, stop_ids=frozenset()))
-        while engine.stats.sampled < 10:
-            await asyncio.sleep(0)
-        talk.cancel()
-        reply = await other
-        assert engine.stats.sampled < 10 + 20 + 2
-        await gone.close()
-        await stays.close()
-        engine.store.clear()
-        engine.store.release()
-        assert engine.store.cache.budget.used == 0
-        return [reply]
-
-    assert gaps({0: make_model()}, [(3, 4)], run(play()))[0] < 1e-5
-
-
 def test_one_conversation_asks_for_one_reply_at_a_time():
     async def play():
         session = LocalEngine(make_model(), schedule="continuous").session(1)
@@ -309,19 +203,6 @@ def test_one_conversation_asks_for_one_reply_at_a_time():
         assert len((await first).token_ids) == 5
 
     run(play())
-
-
-def test_a_conversation_that_memory_cannot_hold_fails_alone():
-    async def play():
-        engine = LocalEngine(make_model(), schedule="continuous", cache_bytes=2 * SLOT)
-        long = asyncio.ensure_future(engine.session(1).sample((1,) * 70, max_tokens=5, stop_ids=frozenset()))
-        short = await engine.session(2).sample((1, 2), max_tokens=5, stop_ids=frozenset())
-        with pytest.raises(SamplerError, match=r"of 71 tokens needs 0.0 MiB .* cache_bytes allows 0.0 MiB: raise it"):
-            await long
-        return short
-
-    assert len(run(play()).token_ids) == 5
-    assert LocalEngine(make_model(), cache_bytes=2 * SLOT).conversations_that_fit(64) == 2
 
 
 LETTERS = "_abcdefghijk"

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from agentrl.engine.local import LocalEngine
-from agentrl.policy import cache
+from agentrl.policy import step
 from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.types import Sampling
 
@@ -118,7 +118,7 @@ def largest_gap(model, plans, played, temperature):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.model_type)
 def test_sampled_logprobs_are_those_of_the_models_own_forward_pass(config, few_scores, monkeypatch):
     if few_scores:  # prompts through fused attention; long contexts in pieces of 16 tokens
-        monkeypatch.setattr(cache, "MAX_SCORES", 1)
+        monkeypatch.setattr(step, "MAX_SCORES", 1)
     plain = drawn(config)
     policy = HuggingFacePolicy(deepcopy(plain))
     played = play(LocalEngine(policy, sampling=Sampling(temperature=0.8)), PLANS)

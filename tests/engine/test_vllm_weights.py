@@ -223,6 +223,19 @@ def test_versions_go_upwards(tmp_path):
         run(tmp_path, [server], work)
 
 
+def test_versions_are_counted_anew_in_a_new_phase(tmp_path):
+    async def work(s):
+        await s.publish(3, weights(3))
+        await s.publish(1, weights(5), anew=True)
+        (reply,) = await play(s, (5,))
+        with pytest.raises(SamplerError, match="version 0 cannot be published after 1"):
+            await s.publish(0, weights(0))
+        return s.version, reply.versions, server.state.stamp, len(s.fleet.versions)
+
+    with FakeVLLM() as server:
+        assert run(tmp_path, [server], work) == (1, (1,) * 4, 5, 1)
+
+
 def test_only_the_newest_weights_are_kept(tmp_path):
     async def work(s):
         for version in (1, 2):
@@ -257,6 +270,23 @@ def test_servers_score_given_tokens(tmp_path):
     with fleet(2) as servers:
         found = run(tmp_path, servers, lambda s: s.score((5, 6, 7)))
         assert found == {server.url: (-6.0, -7.0) for server in servers}
+
+
+def test_a_server_that_is_lost_while_it_scores_is_left_out(tmp_path):
+    def lost(n, path, body):
+        return Twist(cut=0) if "prompt_logprobs" in body.get("sampling_params", {}) else None
+
+    with FakeVLLM() as server, FakeVLLM(lost) as other:
+        assert run(tmp_path, [server, other], lambda s: s.score((5, 6))) == {server.url: (-6.0,)}
+
+
+def test_a_server_that_scores_nonsense_is_an_error(tmp_path):
+    def silent(n, path, body):
+        asked = "prompt_logprobs" in body.get("sampling_params", {})
+        return Twist(change=lambda answer: answer.pop("prompt_logprobs")) if asked else None
+
+    with fleet(2, silent) as servers, pytest.raises(SamplerError, match="no log-probabilities of a prompt"):
+        run(tmp_path, servers, lambda s: s.score((5, 6)))
 
 
 def test_one_sampler_serves_one_event_loop_after_another(tmp_path):

@@ -35,10 +35,11 @@ OPTIONS = (
 
 
 class VLLMProcess:
-    """A server that serves a model's folder on one port, however often it is started. Use it as a context."""
+    """A server that serves a model's folder on one port, however often it is started, with ``more`` options. Use it as
+    a context."""
 
-    def __init__(self, model: Path, log: Path) -> None:
-        self.model, self.log = model, log
+    def __init__(self, model: Path, log: Path, *more: str) -> None:
+        self.model, self.log, self.more = model, log, more
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -56,7 +57,7 @@ class VLLMProcess:
     def start(self) -> None:
         """Start it; `wait` until it answers. It ends by itself if nobody ends it."""
         command = ["timeout", "-k", "10", str(LONGEST_S), PYTHON, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(self.model), "--port", str(self.port), *OPTIONS]
+        command += ["--model", str(self.model), "--port", str(self.port), *OPTIONS, *self.more]
         environment = {**os.environ, **SETTINGS}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -7,6 +7,8 @@ import pytest
 from agentrl.errors import SamplerError
 from agentrl.evals.baselines import scripted_harness
 from agentrl.evals.evaluate import evaluate
+from agentrl.evals.result import mean_interval, table_of
+from agentrl.evals.stats import pass_at_1
 from tests.evals.test_running import Stale
 from tests.evals.world import Coin, Lines
 
@@ -40,6 +42,17 @@ def test_every_task_is_attempted_and_labelled():
     clusters = [trace.metadata["cluster"] for trace in found.traces]
     assert len(set(clusters)) == 4
     assert clusters[:4] == [clusters[0]] * 4
+
+
+def test_its_interval_is_that_of_the_command_and_not_of_independent_tasks():
+    """Two tasks of each of four programs."""
+    found = measured()
+    assert len(found.clusters) == 8
+    command = mean_interval(table_of("coin", found.traces))
+    own = found.pass_at_1
+    assert (own.low, own.high, own.method) == pytest.approx((command.low, command.high, command.method))
+    assert own.num_clusters == 4
+    assert pass_at_1(found.outcomes).num_clusters == 8
 
 
 def test_a_policy_that_changes_meanwhile_is_refused():

@@ -134,6 +134,16 @@ class Place:
         assert process.wait() in (0, -signal.SIGKILL), (self.root / "output").read_text()[-2000:]
         return process.returncode != 0
 
+    def rows(self) -> int:
+        """Rows of metrics that the run has, whole or not."""
+        found = list(self.root.glob("runs/*/metrics.jsonl"))
+        return max((len(path.read_bytes().splitlines()) for path in found), default=0)
+
+    def kill_after_row(self, number: int, seconds: float) -> bool:
+        """Go on, be killed so many seconds after a row, one at least that no run before had. Whether it was."""
+        wanted = max(number, self.rows() + 1)
+        return self.kill_when(lambda _process: self.rows() >= wanted, seconds)
+
     def boxes(self, process: subprocess.Popen[bytes]) -> list[int]:
         """Processes that a run has started, those of the sandbox."""
         found = memory.descendants(process.pid)[1:]

@@ -162,9 +162,9 @@ def test_a_run_stops_within_the_step(tmp_path, arrives, told):
     class Doctored(RunContext):
         """Of each publication after the first only these tensors arrive."""
 
-        def publish(self, version, *, restored=False):
+        async def publish(self, version, *, restored=False):
             theirs = {name: tensor.clone() for name, tensor in self.engine.model.tensors().items()}
-            super().publish(version, restored=restored)
+            await super().publish(version, restored=restored)
             if version and arrives is not None:
                 mine = self.model.tensors()
                 self.engine.model.load_tensors({n: mine[n] if n in arrives else theirs[n] for n in mine})

@@ -84,15 +84,18 @@ def test_a_run_that_plays_ahead_is_killed_and_trains_each_attempt_once(tmp_path,
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_run_that_plays_ahead_is_killed_at_random_moments(tmp_path, attempts, seed):
+    """Each time soon after a step that no run before came to, with groups in flight."""
     rng, place = random.Random(seed), Place(root=tmp_path).prepare(AHEAD)
-    for _ in range(6):
-        place.kill_when(lambda _process: True, rng.uniform(1.5, 9.0))
+    killed = place.kill_when(place.boxes, rng.uniform(0.0, 3.0))
+    for _ in range(4):
+        killed += place.kill_after_row(1, rng.uniform(0.0, 1.0))
         assert place.leaves_nothing_behind()
     folder = place.finish()
     assert trained(folder) == attempts
     assert within_the_bound(folder, 2)
+    assert killed >= 3
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +106,14 @@ def expected(tmp_path_factory):
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_random_moments(tmp_path, expected, seed):
+    """While tasks are made, in the warm start of 105 rows, and in RL."""
     rng, place = random.Random(seed), Place(root=tmp_path).prepare()
-    for _ in range(6):
-        place.kill_when(lambda _process: True, rng.uniform(1.5, 9.0))
+    killed = place.kill_when(place.boxes, rng.uniform(0.0, 1.0))
+    for row in (*sorted(rng.sample(range(2, 106), 2)), *sorted(rng.sample(range(106, 112), 2))):
+        killed += place.kill_after_row(row, rng.uniform(0.0, 0.5))
         assert place.leaves_nothing_behind()
     same(result(place.finish()), expected)
+    assert killed >= 3
 
 
 @pytest.mark.faults

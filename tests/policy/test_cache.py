@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import SamplerError
-from agentrl.policy import cache as cache_module
-from agentrl.policy.cache import KeyValueCache, Piece, layer_shapes, next_logits
+from agentrl.policy import step as step_module
+from agentrl.policy.cache import KeyValueCache, Piece, next_logits
+from agentrl.policy.slots import layer_shapes
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, pack
 from agentrl.types import Sample
@@ -126,7 +127,7 @@ def test_too_many_scores_are_cut_into_parts(monkeypatch):
         return talks[0].cache.advance([talk.more([n, 2, 3]) for n, talk in enumerate(talks)]), talks
 
     whole, _ = play()
-    monkeypatch.setattr(cache_module, "MAX_SCORES", 2 * 64 * 3)  # of one slot: 2 heads, 3 queries, 64 keys
+    monkeypatch.setattr(step_module, "MAX_SCORES", 2 * 64 * 3)  # of one slot: 2 heads, 3 queries, 64 keys
     parts, talks = play()
     near(parts, whole)
     near(parts, torch.stack([full_logits(talk.ids) for talk in talks]))
@@ -159,8 +160,55 @@ def test_logits_of_whole_sequences():
 
 
 def test_shapes_are_found_out_with_one_token():
-    shapes, like = layer_shapes(MODEL)
+    shapes, like, logits_bytes = layer_shapes(MODEL)
     assert [(s.heads, s.key_width, s.value_width, s.query_heads) for s in shapes] == [(2, 8, 8, 2)] * 2
     assert like.dtype == torch.float32
+    assert logits_bytes == VOCABULARY * 4
     # 2 layers x 2 heads x (8 + 8) numbers x 4 bytes
     assert KeyValueCache(MODEL, sys.maxsize).bytes_per_token == 2 * 2 * 16 * 4
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.03), (torch.float32, 1e-5)])
+def test_scores_are_not_rounded_before_their_exponential(dtype, most):
+    """Scores around 20 would be multiples of 1/8 in bfloat16, and weights wrong by 6 %."""
+    generator = torch.Generator().manual_seed(0)
+    q, keys, values = (torch.randn(2, 3, n, 16, generator=generator).to(dtype) for n in (4, 50, 50))
+    q, hidden = 3 * q, torch.zeros(2, 1, 4, 50)
+    hidden[..., 40:] = -1e30
+    out, log_sum = step_module._attend(q, keys, values, hidden.expand(-1, -1, 4, -1))
+    scores = q.double() @ keys.double().transpose(2, 3) + hidden
+    torch.testing.assert_close(log_sum.double(), scores.logsumexp(-1), rtol=0.0, atol=1e-4)
+    torch.testing.assert_close(out.double(), scores.softmax(-1) @ values.double(), rtol=0.0, atol=most)
+    # Negative control: scores of the type itself.
+    rounded = (q @ keys.transpose(2, 3) + hidden.to(dtype)).double().logsumexp(-1)
+    assert ((rounded - scores.logsumexp(-1)).abs().max() > 1e-2) == (dtype == torch.bfloat16)
+
+
+def test_a_step_like_the_one_before_is_not_laid_out_again(monkeypatch):
+    laid_out = []
+    whole = step_module.Step.__init__
+
+    def counted(step, pieces, **options):
+        laid_out.append(len(pieces))
+        whole(step, pieces, **options)
+
+    monkeypatch.setattr(step_module.Step, "__init__", counted)
+    cache, _, talks, _ = opened([[1, 2, 3], [4, 5]], 2)
+
+    def speak(number, some=talks):
+        del laid_out[:]
+        for n in range(number):
+            logits = cache.advance([talk.more([(n + place) % 13]) for place, talk in enumerate(some)])
+            near(logits, torch.stack([full_logits(talk.ids) for talk in some]))
+        return len(laid_out)
+
+    assert speak(20) == 1
+    assert speak(10, talks[1:]) == 1  # one is silent
+    assert speak(10, talks[::-1]) == 1  # another order
+    talks[0].tail.length -= 3  # one takes back what it said
+    del talks[0].ids[-3:]
+    assert speak(5) == 1
+    cache.tails.give_back(talks[0].tail)  # one makes place, and those behind it move
+    cache.tails.shrink()
+    assert speak(5, talks[1:]) == 1
+    assert speak(40, talks[1:]) == 1  # past 64 tokens they lie in other slots

@@ -293,3 +293,15 @@ def test_adapters_that_do_not_fit_are_refused_before_training(saved, case):
     break_it(saved[1] / "adapter")
     with pytest.raises(ConfigError, match=message):
         load_policy(str(saved[1] / "adapter"), SETTINGS_OF_LORA, value_head=False, seed=2)
+
+
+def test_targets_beside_an_adapter_that_has_its_own_are_refused(saved):
+    """Its own may be said, in any order; others would be passed over."""
+    folder = saved[1] / "adapter"
+    own = json.loads((folder / "adapter_config.json").read_text())["target_modules"]
+    given = SETTINGS_OF_LORA.model_copy(update={"lora_targets": tuple(reversed(own))})
+    assert load_policy(str(folder), given, value_head=False, seed=2).adapted
+    other = SETTINGS_OF_LORA.model_copy(update={"lora_targets": ("q_proj",)})
+    said = rf"hf\.lora_targets q_proj: model\.name is the adapter .*, which is for {', '.join(sorted(own))}; leave"
+    with pytest.raises(ConfigError, match=said):
+        load_policy(str(folder), other, value_head=False, seed=2)

@@ -83,6 +83,15 @@ def test_the_budget_is_kept_to_the_last_row():
     assert pool.take(1).row == 0
 
 
+def test_a_bucket_fills_its_memory_in_few_steps():
+    """Each step copies all rows."""
+    pool = make_pool(limit=700 * 64 * BYTES)
+    sizes = {pool.take(1).bucket.rows for _ in range(700)}
+    # by twos; then there is no memory for 512 more, nor for 256, but for 128; for 640 / 16, 680 / 64 and 690 / 64
+    assert sorted(sizes) == [4, 8, 16, 32, 64, 128, 256, 512, 640, 680, 690, 700]
+    assert pool.budget.used == 700 * 64 * BYTES
+
+
 def test_two_pools_share_a_budget():
     budget = Budget(5 * 64 * BYTES)
     one, two = Pool(SHAPES, torch.zeros(0), budget), Pool(SHAPES, torch.zeros(0), budget)

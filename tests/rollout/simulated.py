@@ -5,6 +5,7 @@ import random
 import selectors
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from agentrl.rollout.buffer import Buffer
 from agentrl.rollout.generation import Generation
@@ -48,6 +49,15 @@ def simulate(coroutine):
     """
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(coroutine)
+
+
+def doing(act, *values):
+    """A publication that does this at once."""
+
+    async def publish():
+        act(*values)
+
+    return publish
 
 
 class Tasks:
@@ -163,6 +173,7 @@ class Run:
     repeatable: bool = False
     deadline_s: float = 200.0
     learn_s: float = 1.0
+    publish_s: float = 0.0
     fates: Fates = field(default_factory=Fates)
     make_buffer: type = Buffer
     kill_at: int | None = None
@@ -234,7 +245,7 @@ class Run:
                 self.log.append((asyncio.get_running_loop().time(), [group.id for group in groups]))
                 self.in_flight_while_learning.append(len(buffer.in_flight))
                 await asyncio.sleep(self.learn_s)
-                await generation.publish(lambda step=step: self._publish(step + 1))
+                await generation.publish(partial(self._publish, step + 1))
                 if self.kill_at == step:
                     self.kill_at = None
                     self.ended += buffer.pop_ended()
@@ -245,8 +256,10 @@ class Run:
         self.ended += buffer.pop_ended()
         return None, self.pacing.steps
 
-    def _publish(self, version):
+    async def _publish(self, version):
         if version % self.pacing.publish_every == 0:
+            if self.publish_s:
+                await asyncio.sleep(self.publish_s)
             self.world.version = version
 
     # What came of it.

@@ -6,7 +6,7 @@ from agentrl.rollout.buffer import Buffer
 from agentrl.rollout.generation import Generation
 from agentrl.rollout.pacing import Pacing
 from agentrl.rollout.plan import GroupShape, plan_group
-from tests.rollout.simulated import TASKS, simulate, trace
+from tests.rollout.simulated import TASKS, doing, simulate, trace
 
 STEADY = Pacing(groups_per_step=1, max_staleness=1, steps=4)
 
@@ -46,7 +46,7 @@ class Stage:
                 for step in range(steps):
                     taken.append((await self.generation.take(), asyncio.get_running_loop().time()))
                     await asyncio.sleep(learn_s)
-                    await self.generation.publish(lambda step=step: setattr(self, "version", step + 1))
+                    await self.generation.publish(doing(setattr, self, "version", step + 1))
                     self.generation.begin(step + 1)
             return taken
 

@@ -16,6 +16,7 @@ from agentrl.rollout.plan import GroupShape, plan_group
 from agentrl.tasks.environment import ToolEnvironment, tool
 from agentrl.tokens.tiny import TinyRenderer
 from agentrl.types import Message, Observation, Score, Task
+from tests.rollout.simulated import doing
 
 RENDERER = TinyRenderer()
 HARNESS = ToolLoop(RENDERER, Limits(turns=3, reply=6, context=64, call_s=5.0))
@@ -101,7 +102,7 @@ def test_with_a_bound_of_zero_the_groups_are_those_of_a_synchronous_run(greedy):
             generation.begin(0)
             for step in range(2):
                 found += await generation.take()
-                await generation.publish(lambda step=step: engine.publish(step + 1))
+                await generation.publish(doing(engine.publish, step + 1))
                 generation.begin(step + 1)
         return found
 

@@ -45,6 +45,7 @@ def runs(draw, **fixed):
         "order": draw(st.sampled_from(["dispatch", "overtake", "first_come"])),
         "at_publication": draw(st.sampled_from(["continue", "wait"])),
         "repeatable": draw(st.booleans()),
+        "publish_s": draw(st.sampled_from([0.0, 0.0, 3.0])),
         "fates": draw(FATES),
     }
     return Run(**(settings | fixed))

@@ -9,7 +9,7 @@ from agentrl.rollout.bias import Bias
 from agentrl.rollout.outstanding import End
 from agentrl.rollout.pacing import Pacing
 from agentrl.rollout.plan import GroupShape
-from tests.rollout.simulated import Fates, Run, simulate, trace
+from tests.rollout.simulated import Fates, Run, doing, simulate, trace
 from tests.rollout.stage import Stage, well
 
 
@@ -83,7 +83,7 @@ def test_the_time_in_which_attempts_are_in_flight_is_told():
             await generation.take()
             busy.append(generation.seconds_busy)
             await asyncio.sleep(1.0)
-            await generation.publish(lambda: setattr(stage, "version", 1))
+            await generation.publish(doing(setattr, stage, "version", 1))
             generation.begin(1)
             await asyncio.sleep(5.0)
             busy.append(generation.seconds_busy)

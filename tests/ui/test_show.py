@@ -16,6 +16,7 @@ from agentrl.ui.show import (
     block_plot,
     call_text,
     curves,
+    result,
     result_table,
     summary_lines,
     time_lines,
@@ -76,6 +77,24 @@ def test_the_result_table_gives_the_difference_a_sign() -> None:
         ("paired difference", "+0.250", "[+0.125, +0.375]", "200", "400"),
     ]
     assert cells(result_table({})) == []
+
+
+def test_where_nothing_was_held_out_the_losses_are_shown() -> None:
+    """The first step has no validation, and a step of RL without a scored attempt no reward."""
+    rows = [
+        {"phase": "warm_start", "step": 1, "loss": 3.0},
+        {"phase": "warm_start", "step": 2, "loss": 1.0, "validation_loss": 1.5},
+        {"phase": "warm_start", "step": 3, "loss": 2.0, "validation_loss": 1.25},
+        {"phase": "rl", "step": 1, "loss": -0.5, "reward": None},
+    ]
+    assert cells(result({"eval": {}}, rows)) == [
+        ("warm start, loss", "3.0000", "2.0000", "1.0000", "3.0000", "3"),
+        ("warm start, validation loss", "1.5000", "1.2500", "1.2500", "1.5000", "2"),
+        ("RL, loss", "-0.5000", "-0.5000", "-0.5000", "-0.5000", "1"),
+    ]
+    measured = {"pass@1": {"mean": 0.25, "low": 0.1, "high": 0.4}, "tasks": 8, "attempts": 16}
+    after = {"eval": {"after": measured}, "trained": "supervised fine-tuning"}
+    assert cells(result(after, rows)) == [("after supervised fine-tuning", "0.250", "[0.100, 0.400]", "8", "16")]
 
 
 def test_summary_lines_are_aligned_and_leave_nested_values_out() -> None:

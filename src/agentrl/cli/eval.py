@@ -94,7 +94,9 @@ def run(
     api_key_env: str = typer.Option("OPENAI_API_KEY", metavar="NAME", help="Environment variable with its key."),
     max_tokens: int = typer.Option(None, metavar="N", help="Tokens of one reply of a model; 8192 by default."),
     thinking: bool = typer.Option(
-        None, "--thinking/--no-thinking", help="Whether a Hugging Face model reasons first; it does by default."
+        None,
+        "--thinking/--no-thinking",
+        help="Whether a Hugging Face model reasons first; by default as in training: not, or as the recipe TASKS says.",
     ),
     dtype: str = typer.Option(None, metavar="TYPE", help="Of its weights: float32 (by default) or bfloat16."),
     concurrency: int = typer.Option(None, metavar="N", help="Requests to it at the same time; 16 by default."),

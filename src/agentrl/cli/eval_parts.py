@@ -53,7 +53,7 @@ class Asked:
     threshold: float | None = None
     endpoint: Endpoint | None = None
     max_tokens: int = 8192
-    thinking: bool = True
+    thinking: bool | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
@@ -140,11 +140,13 @@ def _of_model(asked: Asked, parts_of: Any) -> TrainConfig:
         tasks = TasksConfig(level="small", report="full", max_turns=Limits().turns) if recipe is None else recipe.tasks
         if asked.tasks.level:
             tasks = tasks.model_copy(update={"level": asked.tasks.level})
+        trained = HuggingFaceConfig() if recipe is None else recipe.hf
+        thinking = trained.thinking if asked.thinking is None else asked.thinking
         return TrainConfig(
             recipe="model",
             tasks=tasks.model_copy(update={"max_reply": min(asked.max_tokens, context // 2)}),
             model=ModelConfig(name=name, context=context),
-            hf=HuggingFaceConfig(thinking=asked.thinking, dtype=asked.dtype),
+            hf=HuggingFaceConfig(thinking=thinking, dtype=asked.dtype),
             sandbox=SandboxConfig() if recipe is None else recipe.sandbox,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,21 +34,40 @@ random Qwen3 model of 15 million parameters with the real vocabulary: 2.3e-5 and
 MODEL is the folder of a Hugging Face model or its name, on tasks of bugfix-v1/small; or a run (RUN, RUN@STEP,
 RUN@before), on its own tasks and sampled as in its training.
 
+--engine vllm checks servers that run already (vLLM 0.32), one --url for each. As in training, the weights of MODEL are
+published to them first, and they keep these. Start each, where agentrl can be imported, with VLLM_SERVER_DEV_MODE=1 in
+its environment, on a network that nobody else reaches:
+
 \b
-Exit status: 0 within the tolerance, 1 beyond it, 2 bad input.
+  vllm serve MODEL --enable-scale-out --generation-config vllm
+    --logprobs-mode processed_logprobs
+    --worker-extension-cls agentrl.engine.vllm_worker.FolderTransfer
+    --weight-transfer-config '{"backend": "agentrl"}'
+    (and --return-sampling-mask for --top-p or --min-p)
+
+\b
+Exit status: 0 within the tolerance, 1 beyond it, 2 bad input, or a server that is not the right one.
 
 \b
 Examples:
   agentrl check parity --model Qwen/Qwen3-0.6B --dtype bfloat16
   agentrl check parity --model latest --temperature 0.7 --top-p 0.9
   agentrl check parity --model runs/a@100 --json
+  agentrl check parity --model Qwen/Qwen3-0.6B --engine vllm --url http://127.0.0.1:8000 --context 4096
 """
 DTYPES = ("float32", "bfloat16")
 
 
 def parity(
     model: str = typer.Option(..., metavar="MODEL", help="A Hugging Face model, RUN, RUN@STEP or RUN@before."),
-    engine: str = typer.Option("local", metavar="ENGINE", help="Which sampler: local, the one in this process."),
+    engine: str = typer.Option("local", metavar="ENGINE", help="The sampler: local, in this process; or vllm."),
+    url: list[str] = typer.Option([], metavar="URL", help="Of a running vLLM server; may be given several times."),
+    served_name: str = typer.Option("", metavar="NAME", help="Of the model at the servers; that of MODEL by default."),
+    folder: Path = typer.Option(
+        None, metavar="DIR", help="That the servers read too, for the weights; in memory here by default."
+    ),
+    api_key_env: str = typer.Option("VLLM_API_KEY", metavar="NAME", help="Environment variable with their key."),
+    context: int = typer.Option(None, metavar="N", help="Longest conversation in tokens; that of MODEL by default."),
     dtype: str = typer.Option("", metavar="TYPE", help="Of a Hugging Face model's weights: float32 or bfloat16."),
     thinking: bool = typer.Option(False, "--thinking", help="A Hugging Face model reasons before it replies."),
     temperature: float = typer.Option(None, metavar="T", help="Of sampling; that of the run, or 1."),
@@ -68,6 +88,7 @@ def parity(
     for name, (value, smallest) in {**least, "worst": (worst, 0), "seed": (seed, 0)}.items():
         if value < smallest:
             raise BadInput(f"--{name} {value}: write {smallest} or more")
+    servers = _servers(engine, url, served_name, folder, api_key_env)
     drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     library = _library()
     if engine not in library.ENGINES:
@@ -75,9 +96,10 @@ def parity(
             f"--engine {engine}: write {' or '.join(library.ENGINES)}; a sampler can be checked where it takes ids, "
             "says which ids it drew, and reports their log-probabilities"
         )
-    with bad_input_for(ConfigError, StoreError, TaskError):
+    with bad_input_for(ConfigError, StoreError, TaskError, SamplerError):
         asked = _asked(library, model, dtype, thinking, runs)
-        asked = replace(asked, sampling=_sampling(asked.sampling, drawn), engine=engine)
+        asked = replace(asked, sampling=_sampling(asked.sampling, drawn), engine=engine, context=context)
+        asked = replace(asked, servers=library.Servers(**servers))
         found = library.check(
             replace(asked, tasks=tasks, attempts=attempts, turns=turns, max_tokens=tokens, seed=seed, worst=worst)
         )
@@ -87,6 +109,21 @@ def parity(
         _print(model, found)
     if not found.within:
         raise typer.Exit(1)
+
+
+def _servers(engine: str, urls: list[str], name: str, folder: Path | None, key_name: str) -> dict[str, Any]:
+    """Where servers are, for the engine that has some.
+
+    Raises:
+        BadInput: none is given, or some for another engine.
+    """
+    given = {"--url": " ".join(urls), "--served-name": name, "--folder": folder}
+    needless = [f"{option} {value}" for option, value in given.items() if value]
+    if engine != "vllm" and needless:
+        raise BadInput(f"{needless[0]} is for --engine vllm alone; leave it out, or add --engine vllm")
+    if engine == "vllm" and not urls:
+        raise BadInput("--engine vllm needs running servers; add --url http://127.0.0.1:8000, and see --help")
+    return {"urls": tuple(urls), "model": name, "folder": folder, "api_key": os.environ.get(key_name, "")}
 
 
 def _library() -> Any:

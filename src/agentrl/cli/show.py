@@ -21,7 +21,7 @@ from agentrl.evals.folder import EvaluationFolder
 from agentrl.records import trace_to_json
 from agentrl.store import RunFolder
 from agentrl.types import Trace
-from agentrl.ui.show import attempt, curves, result_table, summary_lines, trace_list
+from agentrl.ui.show import attempt, curves, result, summary_lines, trace_list
 
 _LISTED = 8
 HELP = """Look at a run: its result and its curve, or one attempt turn by turn.
@@ -147,7 +147,7 @@ def _show_run(folder: RunFolder) -> None:
     else:
         for line in summary_lines(summary):
             out.print(line, markup=False, highlight=False, soft_wrap=True)
-        out.print(result_table(summary))
+        out.print(result(summary, folder.metrics()))
     for part in curves(folder.metrics()):
         out.print(part)
     out.print(trace_list(_last_traces(folder)))

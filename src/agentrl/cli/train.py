@@ -25,7 +25,7 @@ from agentrl.config import TrainConfig, apply_overrides, load_recipe, to_toml
 from agentrl.errors import ConfigError
 from agentrl.store import RunFolder
 from agentrl.ui.live import PlainReporter, RichReporter
-from agentrl.ui.show import result_table, time_lines
+from agentrl.ui.show import result, time_lines
 
 HELP = """Train an agent with a recipe, and measure it before and after.
 
@@ -39,6 +39,7 @@ Examples:
   agentrl train bugfix-tiny --algorithm grpo
   agentrl train bugfix-tiny --mode async --max-staleness 2
   agentrl train qwen3-0.6b-bugfix --dry-run
+  agentrl train qwen3-0.6b-bugfix --engine.kind vllm --engine.servers http://127.0.0.1:8000
   agentrl train --resume latest
 """
 
@@ -232,7 +233,7 @@ def reporter_for(out: Console, stream: TextIO) -> RichReporter | PlainReporter:
 
 def show_result(out: Console, folder: RunFolder, summary: Mapping[str, Any]) -> None:
     """Print what came of a run, where its time went, and how to look at it."""
-    out.print(result_table(summary))
+    out.print(result(summary, folder.metrics()))
     lines = (
         *time_lines(summary),
         f"run folder: {folder.path}",

@@ -14,7 +14,6 @@ bit.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -22,13 +21,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from agentrl.engine.plan import plan
 from agentrl.engine.requests import Decode, EngineStats, Request, sample_next
 from agentrl.engine.session import LocalSession
-from agentrl.engine.store import ConversationStore, Opening
+from agentrl.engine.store import Conversation, ConversationStore, Opening
 from agentrl.errors import SamplerError
 from agentrl.policy.base import Policy
-from agentrl.policy.cache import Piece
-from agentrl.policy.slots import CacheFull
+from agentrl.policy.slots import SMALLEST
 from agentrl.types import Sampling
 
 Schedule = Literal["lockstep", "continuous"]
@@ -90,9 +89,11 @@ class LocalEngine:
         self._waiting: list[Request] = []
         self._next: list[Request] = []
         """Those that join as soon as there is room, in their order."""
-        self._running: list[Request] = []
+        self._running: dict[Request, None] = {}
+        self._closed: list[Conversation] = []
+        """Those that were closed during a round of ``lockstep``."""
         self._num_places = 0
-        self._crowded = False
+        self._crowded = self._in_step = False
         self._work: asyncio.Task[None] | None = None
 
     @property
@@ -105,12 +106,14 @@ class LocalEngine:
         being sampled too, with the version of each token.
 
         Raises:
-            SamplerError: conversations are open and the schedule is ``lockstep``.
+            SamplerError: conversations are open and the schedule is ``lockstep``, or a step is being computed.
         """
+        if self._in_step:
+            raise SamplerError("a token is being sampled; publish between two steps, not in masking or decode")
         if self._open and self.schedule == "lockstep":
             raise SamplerError(f"{len(self._open)} conversations are open; publish when they are closed")
-        keep = self.at_publication == "keep"
-        self.store.change_weights((session.conversation for session in self._open), keep=keep)
+        conversations = [session.conversation for session in self._open]
+        self.store.change_weights(conversations, keep=self.at_publication == "keep")
         self._version = version
 
     def session(self, seed: int, *, greedy: bool = False) -> LocalSession:
@@ -128,21 +131,33 @@ class LocalEngine:
         session = request.session
         if session not in self._open:
             raise SamplerError("the conversation is closed; open a new session")
-        self._abandon_given_up()
-        if self._is_busy(session):
+        if session.request is not None:
             raise SamplerError("the conversation waits for a reply; ask for the next one behind it")
+        session.request = request
         self._waiting.append(request)
         self._wake()
 
+    def give_up(self, request: Request) -> None:
+        """Forget a reply that nobody waits for any more, or that failed; its conversation is as it was before."""
+        session = request.session
+        if session.request is not request:
+            return
+        session.request = None
+        self._leave(request)
+        if request.start is not None:
+            self.store.rewind(session.conversation, request.start)
+            session.num_drawn = request.drawn_before
+
     def forget(self, session: LocalSession) -> None:
-        """Close a conversation, and free what is cached of it."""
+        """Close a conversation, and free what is cached of it. A reply that it waits for fails."""
         if session not in self._open:
             return
         del self._open[session]
-        for requests in self._queues:
-            requests[:] = [request for request in requests if request.session is not session]
-        self.store.drop(session.conversation)
-        self._crowded = False
+        if session.request is not None:
+            self._refuse(session.request, SamplerError("the conversation was closed before its reply was complete"))
+        self._closed.append(session.conversation)
+        if self.schedule == "continuous" or not (self._running or self._next):
+            self._drop_closed()
         if not self._open and self.schedule == "lockstep":
             self.store.clear()
         self._wake()
@@ -153,26 +168,43 @@ class LocalEngine:
         Raises:
             SamplerError: it waits for a reply.
         """
-        self._abandon_given_up()
-        if self._is_busy(session):
+        if session.request is not None:
             raise SamplerError("the conversation waits for a reply; rewind it before or after")
         self.store.rewind(session.conversation, num_tokens)
 
     def conversations_that_fit(self, tokens: int) -> int:
-        """How many conversations of so many tokens can be cached at once, if they share nothing."""
-        return self.store.cache.budget.limit // (self.store.cache.bytes_per_token * tokens)
+        """How many conversations of so many tokens can be cached at once for certain, if they share nothing: each may
+        have up to twice the room that it needs."""
+        cache = self.store.cache
+        return cache.budget.limit // (cache.bytes_per_token * (2 * tokens + SMALLEST) + cache.logits_bytes)
 
-    # Who is sampled.
+    # Who is sampled, and the steps.
 
-    def _is_busy(self, session: LocalSession) -> bool:
-        return any(request.session is session for requests in self._queues for request in requests)
+    def _leave(self, request: Request) -> None:
+        for requests in (self._waiting, self._next):
+            if request in requests:
+                requests.remove(request)
+        if request in self._running:
+            del self._running[request]
+            self._crowded = False
 
-    @property
-    def _queues(self) -> tuple[list[Request], list[Request], list[Request]]:
-        return self._waiting, self._next, self._running
+    def _refuse(self, request: Request, error: BaseException) -> None:
+        """Fail a request alone."""
+        self.give_up(request)
+        request.fail(error)
+
+    def _drop_closed(self) -> None:
+        """Free what is cached of conversations that were closed. In lockstep this waits for the end of a round, since
+        what there is room for must not depend on the clock."""
+        for conversation in self._closed:
+            self.store.drop(conversation)
+        self._closed.clear()
+        self._crowded = False
 
     def _wake(self) -> None:
-        if self._work is None and (self._running or self._next or self._may_join()):
+        # a task that was cancelled before it began, with its loop, has not said that it is done
+        idle = self._work is None or self._work.done()
+        if idle and (self._running or self._next or self._may_join()):
             self._work = asyncio.get_running_loop().create_task(self._sample_all())
 
     def _may_join(self) -> bool:
@@ -184,14 +216,15 @@ class LocalEngine:
     def _join(self) -> None:
         """Take requests into the batch, as many as there may be."""
         if self._may_join():
+            self._drop_closed()
             if self.schedule == "lockstep":  # who is computed side by side must not depend on who came first
-                self._waiting.sort(key=_order)
+                self._waiting.sort(key=lambda request: request.order)
             self._next += self._waiting
             self._waiting.clear()
         while self._next and self._has_room():
             request = self._next.pop(0)
             if self._take_context(request):
-                self._running.append(request)
+                self._running[request] = None
 
     def _has_room(self) -> bool:
         if not self._running:
@@ -206,9 +239,10 @@ class LocalEngine:
         conversation, room = request.session.conversation, self.model.context
         wanted = len(conversation.token_ids) + len(request.context_ids)
         if wanted >= room:
-            request.fail(SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}"))
+            what = f"a conversation of {wanted} tokens leaves no room in the context of {room}"
+            self._refuse(request, SamplerError(what))
             return False
-        request.start = len(conversation.token_ids)
+        request.start, request.drawn_before = len(conversation.token_ids), request.session.num_drawn
         if request.start:
             self.stats.prefilled += len(request.context_ids)
         conversation.token_ids += request.context_ids
@@ -218,30 +252,24 @@ class LocalEngine:
             conversation.place = self._num_places
         return True
 
-    def _abandon_given_up(self) -> None:
-        """Forget requests that nobody waits for any more; their conversations are as they were before."""
-        for requests in self._queues:
-            for request in [one for one in requests if one.future.done()]:
-                requests.remove(request)
-                if request.start is not None:
-                    self.store.rewind(request.session.conversation, request.start)
-
-    # Steps.
-
     async def _sample_all(self) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.model.sampling_threads or threads)
         try:
             while True:
-                self._abandon_given_up()
                 self._join()
                 if not self._running:
                     return
                 started = time.perf_counter()
+                self._in_step = True
                 try:
                     self._step()
-                except Exception as error:  # handed to every caller that waits
+                except BaseException as error:  # handed to every caller that waits
                     self._fail(error)
+                    if not isinstance(error, Exception):
+                        raise
+                finally:
+                    self._in_step = False
                 self.stats.seconds += time.perf_counter() - started
                 await asyncio.sleep(0)  # replies are handed out, and whoever publishes or closes has a turn
         finally:
@@ -250,7 +278,7 @@ class LocalEngine:
 
     def _step(self) -> None:
         """Compute what fits in a step, and sample a token for each conversation that is computed to its end."""
-        openings, pieces, tails = self._plan()
+        openings, pieces, tails = plan(self._running.keys(), self.store, self.chunk_tokens, self._make_room)
         logits_BV = None
         if pieces or openings:
             self.stats.steps += 1
@@ -259,126 +287,69 @@ class LocalEngine:
         for opening, piece in openings.items():
             if piece.ends and logits_BV is not None:
                 opening.logits_V, row = logits_BV[row].clone(), row + 1
-        begun = [request for request in self._running if self._is_begun(request, tails)]
         ready = [request for request, piece in zip(tails, pieces, strict=True) if piece.ends]
+        first = {request: request.session.conversation.first_logits_V for request in self._running}
+        begun = {request: logits_V for request, logits_V in first.items() if logits_V is not None}
         parts = [] if logits_BV is None or not ready else [logits_BV[row:]]
-        parts += [torch.stack([self._logits_of(request) for request in begun])] if begun else []
+        parts += [torch.stack([*begun.values()])] if begun else []
         if parts:
             self._sample([*ready, *begun], parts[0] if len(parts) == 1 else torch.cat(parts))
 
-    def _plan(self) -> tuple[dict[Opening, Piece], list[Piece], list[Request]]:
-        """What to compute: of prompts, and of tails, with the requests that these belong to."""
-        left = self.chunk_tokens
-        openings: dict[Opening, Piece] = {}
-        pieces: list[Piece] = []
-        tails: list[Request] = []
-        for request in list(self._running):
-            if request not in self._running:  # it had to go for one before it
-                continue
-            conversation = request.session.conversation
-            opening = conversation.opening or self.store.attach(conversation)
-            is_prompt = opening.logits_V is None
-            if is_prompt:
-                opening = self.store.next_opening(opening)
-            elif not conversation.num_missing:
-                continue
-            if (left <= 0 and (is_prompt or conversation.num_missing > 1)) or opening in openings:
-                continue
-            piece = self._placed(request, opening if is_prompt else None, max(1, left), openings)
-            if piece is None:
-                continue
-            if is_prompt:
-                openings[opening] = piece
-            else:
-                pieces.append(piece)
-                tails.append(request)
-            left -= len(piece.token_ids) if is_prompt or len(piece.token_ids) > 1 else 0
-        return openings, pieces, tails
+    def _make_room(self, planned: Collection[Opening]) -> None:
+        """Drop what is needed least; where nothing is left, one request has to wait."""
+        idle = [session.conversation for session in self._open if session.request not in self._running]
+        if not self.store.make_room([*idle, *self._closed], planned):
+            self._send_back()
 
-    def _placed(
-        self, request: Request, opening: Opening | None, most: int, planned: Collection[Opening]
-    ) -> Piece | None:
-        """The next tokens of a prompt or of a request's tail, with room made for them; None when there is none now."""
-        while request in self._running:
-            try:
-                if opening is not None:
-                    return self.store.prompt_piece(opening, most)
-                return self.store.tail_piece(request.session.conversation, most)
-            except CacheFull:
-                running = {request.session for request in self._running}
-                idle = [session.conversation for session in self._open if session not in running]
-                if not self.store.make_room(idle, planned):
-                    self._send_back(request)
-        return None
-
-    def _send_back(self, request: Request) -> None:
+    def _send_back(self) -> None:
         """Take the request that came last out of the batch, to come back when another one is done. One that is alone
         cannot be computed at all."""
-        last = self._running.pop()
+        last, _ = self._running.popitem()
         self.store.drop(last.session.conversation)
         self.stats.evicted += 1
         if self._running:
             self._next.insert(0, last)
             self._crowded = True
         else:
-            cache, tokens = self.store.cache, len(request.session.token_ids)
-            request.fail(
-                SamplerError(
-                    f"a conversation of {tokens} tokens needs {tokens * cache.bytes_per_token / 2**20:.1f} MiB of keys "
-                    f"and values or more, in slots of powers of two; cache_bytes allows "
-                    f"{cache.budget.limit / 2**20:.1f} MiB: raise it, or play shorter conversations"
-                )
-            )
-
-    def _is_begun(self, request: Request, tails: Collection[Request]) -> bool:
-        """Whether a reply begins right behind a prompt that is computed."""
-        conversation = request.session.conversation
-        opening = conversation.opening
-        known = opening is not None and opening.logits_V is not None
-        return known and not conversation.num_missing and request not in tails
-
-    def _logits_of(self, request: Request) -> Tensor:
-        opening = request.session.conversation.opening
-        assert opening is not None
-        assert opening.logits_V is not None
-        return opening.logits_V
+            self._refuse(last, self.store.no_room_for(len(last.session.token_ids)))
 
     def _sample(self, requests: Sequence[Request], logits_BV: Tensor) -> None:
         """A token for each request; those that are complete leave the batch at once."""
-        places = []
-        for place, request in enumerate(requests):
-            try:
-                request.restrict(logits_BV.shape[1])
-                places.append(place)
-            except SamplerError as error:
-                self._end(request)
-                request.fail(error)
-        if len(places) < len(requests):
-            requests, logits_BV = [requests[place] for place in places], logits_BV[places]
+        requests, logits_BV = self._restricted(requests, logits_BV)
         if not requests:
             return
         sample_next(requests, logits_BV, self.sampling, self._version)
         self.stats.sampled += len(requests)
         for request in requests:
             self.stats.on_older_keys += request.session.conversation.on_older_keys
-            if request.finish_reason is not None:
-                self._end(request)
-                request.answer()
+            try:
+                reason = request.finish_reason
+            except SamplerError as error:
+                self._refuse(request, error)
+                continue
+            if reason is not None:
+                self._leave(request)
+                request.answer(reason)
 
-    def _end(self, request: Request) -> None:
-        self._running.remove(request)
-        self._crowded = False
+    def _restricted(self, requests: Sequence[Request], logits_BV: Tensor) -> tuple[Sequence[Request], Tensor]:
+        """Those whose masking says what may come next; one that fails does so alone."""
+        refused = set()
+        for place, request in enumerate(requests):
+            if request.masking is not None:
+                try:
+                    request.restrict(logits_BV.shape[1])
+                except SamplerError as error:
+                    self._refuse(request, error)
+                    refused.add(place)
+        if not refused:
+            return requests, logits_BV
+        places = [place for place in range(len(requests)) if place not in refused]
+        return [requests[place] for place in places], logits_BV[places]
 
-    def _fail(self, error: Exception) -> None:
-        """Tell everybody who waits. What is cached of their conversations cannot be trusted."""
-        failed, self._running = self._running, []
-        for request in failed:
-            self.store.drop(request.session.conversation)
-            request.fail(error)
-
-
-def _order(request: Request) -> tuple[int, tuple[int, ...], int]:
-    """Conversations that go on, in the order in which they joined; then others, by what they say and their seed."""
-    conversation = request.session.conversation
-    place = sys.maxsize if conversation.place is None else conversation.place
-    return place, (*conversation.token_ids, *request.context_ids), request.session.seed
+    def _fail(self, error: BaseException) -> None:
+        """Tell everybody whose reply was sampled. Nothing that is cached can be trusted: what is not a number would
+        reach whoever gets the memory next."""
+        for request in list(self._running):
+            self._refuse(request, error)
+        self.store.change_weights([*(session.conversation for session in self._open), *self._closed], keep=False)
+        self.store.release()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import index
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -65,8 +68,10 @@ class Request:
     decode: Decode | None = None
     start: int | None = None
     """Tokens that the conversation had before; None until its context has been taken."""
-    next_ids: Collection[int] | None = None
-    """What may come next, where not everything may."""
+    drawn_before: int = 0
+    """Tokens that had been drawn for the conversation when its context was taken."""
+    next_ids: list[int] | None = None
+    """What may come next, ascending, where not everything may."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -74,23 +79,40 @@ class Request:
 
     @property
     def finish_reason(self) -> Literal["stop", "length"] | None:
-        """Why the reply is complete; None while it is not."""
+        """Why the reply is complete; None while it is not.
+
+        Raises:
+            SamplerError: ``decode`` failed.
+        """
         if self.token_ids and (self.token_ids[-1] in self.stop_ids or self._says_stop()):
             return "stop"
         return "length" if len(self.token_ids) >= self.max_tokens else None
+
+    @property
+    def order(self) -> tuple[int, tuple[int, ...], int, bool]:
+        """Conversations that go on, in the order in which they joined; then others, by what they say and their seed."""
+        session, conversation = self.session, self.session.conversation
+        if conversation.place is not None:
+            return conversation.place, (), session.seed, session.greedy
+        return sys.maxsize, (*conversation.token_ids, *self.context_ids), session.seed, session.greedy
 
     def restrict(self, vocabulary: int) -> None:
         """Ask the masking what may come next.
 
         Raises:
-            SamplerError: none may, or one is not in the vocabulary.
+            SamplerError: it failed, or nothing may come, or an id that is not in the vocabulary.
         """
-        ids = None if self.masking is None else self.masking(self.token_ids)
-        self.next_ids = ids
+        if self.masking is None:
+            return
+        try:
+            found = self.masking(self.token_ids)
+            ids = self.next_ids = None if found is None else sorted(map(index, found))
+        except Exception as error:  # a caller's own code, which is no reason to fail the others
+            raise SamplerError(f"masking failed behind {len(self.token_ids)} tokens: {_told(error)}") from error
         if ids is None:
             return
-        if not ids or not 0 <= min(ids) <= max(ids) < vocabulary:
-            what = f"ids from {min(ids)} to {max(ids)}" if ids else "no id"
+        if not ids or not 0 <= ids[0] <= ids[-1] < vocabulary:
+            what = f"ids from {ids[0]} to {ids[-1]}" if ids else "no id"
             raise SamplerError(
                 f"the masking allows {what} behind {len(self.token_ids)} tokens; give ids of the vocabulary of "
                 f"{vocabulary}, or None for all"
@@ -104,10 +126,8 @@ class Request:
         self.session.num_drawn += 1
         self.session.conversation.token_ids.append(token)
 
-    def answer(self) -> None:
+    def answer(self, reason: Literal["stop", "length"]) -> None:
         """Hand out the complete reply. Its last token is given to the network with the next context."""
-        reason = self.finish_reason
-        assert reason is not None
         completion = Completion(
             token_ids=tuple(self.token_ids),
             logprobs=tuple(self.logprobs),
@@ -118,10 +138,10 @@ class Request:
         if not self.future.done():
             self.future.set_result(completion)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Say what went wrong, as an error of its own: a raised one collects the traceback of whoever gets it."""
         known = isinstance(error, SamplerError)
-        failure = SamplerError(str(error) if known else f"the engine failed: {type(error).__name__}: {error}")
+        failure = SamplerError(str(error) if known else f"the engine failed: {_told(error)}")
         failure.__cause__ = error
         if not self.future.done():
             self.future.set_exception(failure)
@@ -132,8 +152,15 @@ class Request:
         if not self.stop_strings or self.decode is None:
             return False
         longest = max(len(text.encode()) for text in self.stop_strings)
-        text = self.decode(self.token_ids[-(longest + 8) :])
+        try:
+            text = self.decode(self.token_ids[-(longest + 8) :])
+        except Exception as error:  # as above
+            raise SamplerError(f"decode failed on {len(self.token_ids)} tokens: {_told(error)}") from error
         return any(stop in text for stop in self.stop_strings)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 @torch.inference_mode()
@@ -165,16 +192,27 @@ def sample_next(requests: Sequence[Request], logits_BV: Tensor, sampling: Sampli
 
 def _restrict(requests: Sequence[Request], scaled_BV: Tensor, sampling: Sampling) -> None:
     """Hide what cannot be drawn, and note what can, where that is not everything."""
+    if not sampling.truncates and all(request.masking is None for request in requests):
+        return
     for place, request in enumerate(requests):
         if request.next_ids is not None:
             hidden = torch.ones(scaled_BV.shape[1], dtype=torch.bool, device=scaled_BV.device)
-            hidden[torch.tensor(sorted(request.next_ids), device=scaled_BV.device)] = False
+            hidden[torch.tensor(request.next_ids, device=scaled_BV.device)] = False
             scaled_BV[place].masked_fill_(hidden, -math.inf)
     if sampling.truncates:
         scaled_BV.masked_fill_(~kept(scaled_BV, sampling), -math.inf)
-    places = [place for place, one in enumerate(requests) if sampling.truncates or one.masking is not None]
+    for request in requests:
+        if request.masking is not None and request.next_ids is None and not sampling.truncates:
+            request.support.append(_everything(scaled_BV.shape[1]))
+    places = [place for place, one in enumerate(requests) if sampling.truncates or one.next_ids is not None]
     if places:
         kept_BV = scaled_BV[places] > -math.inf
         ids_S = kept_BV.nonzero()[:, 1].cpu()
         for place, ids in zip(places, torch.split(ids_S, kept_BV.sum(1).tolist()), strict=True):
             requests[place].support.append(tuple(ids.tolist()))
+
+
+@lru_cache(maxsize=4)
+def _everything(vocabulary: int) -> tuple[int, ...]:
+    """All ids, once for all tokens that anything may follow: one tuple of a large vocabulary takes megabytes."""
+    return tuple(range(vocabulary))

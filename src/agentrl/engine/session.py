@@ -24,6 +24,8 @@ class LocalSession:
         self.greedy = greedy
         self.num_drawn = 0
         self.conversation = Conversation()
+        self.request: Request | None = None
+        """The reply that it waits for."""
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -49,10 +51,11 @@ class LocalSession:
             stop_strings: end a reply too, as soon as its text has one; the engine needs ``decode`` for them.
             masking: gives the ids that may follow a reply so far, or None for all. What is left is renormalised, and
                 the token's ``support`` says what it was.
-            deadline_s: after so long the reply is given up, and the conversation is as it was before.
+            deadline_s: after so long the reply is given up.
 
         Raises:
             SamplerError: nothing to continue from, no room for a reply, a closed conversation, or no reply in time.
+                Whatever is raised, a cancellation too, leaves the conversation and its draws as they were before.
         """
         if max_tokens < 1:
             raise SamplerError(f"max_tokens is {max_tokens}; a reply needs room for at least 1 token")
@@ -60,15 +63,22 @@ class LocalSession:
             raise SamplerError("a conversation starts with at least one context id; none was given")
         if stop_strings and self.engine.decode is None:
             raise SamplerError("stop_strings need text: give the engine decode=renderer.decode, or stop by stop_ids")
+        if isinstance(stop_strings, str) or "" in stop_strings:
+            raise SamplerError(f"stop_strings is {stop_strings!r}; write a tuple of strings of at least one letter")
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         request = Request(
             self, tuple(context_ids), max_tokens, stop_ids, future, tuple(stop_strings), masking, self.engine.decode
         )
         self.engine.submit(request)
         try:
-            return await asyncio.wait_for(future, deadline_s)
-        except TimeoutError as error:
-            raise SamplerError(f"no reply within {deadline_s:g} s; {len(request.token_ids)} tokens came") from error
+            reply = await asyncio.wait_for(future, deadline_s)
+        except BaseException as error:
+            self.engine.give_up(request)
+            if isinstance(error, TimeoutError):
+                raise SamplerError(f"no reply within {deadline_s:g} s; {len(request.token_ids)} tokens came") from error
+            raise
+        self.request = None
+        return reply
 
     async def rewind(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` ids of the conversation and forget what came behind them.

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from agentrl.engine.prefixes import PrefixTree
 from agentrl.engine.requests import EngineStats
+from agentrl.errors import SamplerError
 from agentrl.policy.base import Policy
 from agentrl.policy.cache import KeyValueCache, Piece
-from agentrl.policy.slots import Slot, copy
+from agentrl.policy.slots import CacheFull, Slot, copy
 
 WORTH_SHARING = 16
 """Tokens that a prompt must have in common with another one to take them from it."""
@@ -88,6 +89,13 @@ class Conversation:
         """Tokens that are not cached."""
         return len(self.token_ids) - self.num_cached
 
+    @property
+    def first_logits_V(self) -> Tensor | None:
+        """What follows the prompt; None where it is not computed, or something has come behind it."""
+        if self.opening is None or len(self.token_ids) > self.num_opening:
+            return None
+        return self.opening.logits_V
+
 
 class ConversationStore:
     """Prompts and tails of one engine.
@@ -115,7 +123,7 @@ class ConversationStore:
         else:
             self.stats.shared += len(ids)
         opening.users += 1
-        opening.used_at = self._now()
+        opening.used_at = conversation.used_at = self._now()
         conversation.opening = opening
         return opening
 
@@ -137,7 +145,7 @@ class ConversationStore:
         if opening.follows is not None:
             self._take_over(opening, *opening.follows)
         if opening.slot is None:
-            opening.slot = self.cache.prompts.take(len(opening.token_ids))
+            opening.slot = self._slot_of(opening)
         start = opening.slot.length
         end = min(len(opening.token_ids), start + max(1, min(most, self.cache.widest(start + most))))
         return Piece(
@@ -158,7 +166,9 @@ class ConversationStore:
         assert opening is not None, "the conversation has a prompt"
         start = conversation.num_cached
         total = len(conversation.token_ids)
-        end = min(total, start + max(1, min(most, self.cache.widest(start + most))))
+        end = total
+        if total > start + 1:  # a token that follows the last always fits
+            end = min(total, start + max(1, min(most, self.cache.widest(start + most))))
         behind = end - opening.length
         conversation.tail = tails.take(behind) if tail is None else tails.moved(tail, behind)
         self.stats.recomputed += max(0, min(conversation.most, end) - start)
@@ -173,13 +183,12 @@ class ConversationStore:
         )
 
     def drop(self, conversation: Conversation) -> None:
-        """Forget what is cached of a conversation; its prompt stays for others."""
+        """Forget what is cached of a conversation; its prompt stays for others, if some of it is computed."""
         if conversation.tail is not None:
             self.cache.tails.give_back(conversation.tail)
         if conversation.opening is not None:
             conversation.opening.users -= 1
-            if not conversation.opening.users and not conversation.opening.is_kept:
-                self._free(conversation.opening)
+            self._let_go(conversation.opening)
         conversation.opening = conversation.tail = None
         conversation.on_older_keys = False
 
@@ -190,6 +199,8 @@ class ConversationStore:
         if num_tokens < conversation.num_opening:
             self.drop(conversation)
             conversation.num_opening = 0
+        elif conversation.on_older_keys and num_tokens == conversation.num_opening:
+            self.drop(conversation)  # what follows the prompt was computed from older weights too
         elif conversation.tail is not None and opening is not None:
             # the last token is computed again when nothing follows it, since what comes next is not kept
             kept = max(0, num_tokens - opening.length - 1)
@@ -219,7 +230,13 @@ class ConversationStore:
 
     def make_room(self, idle: Sequence[Conversation], planned: Collection[Opening]) -> bool:
         """Drop what is needed least: prompts that nobody uses nor computes, then conversations that wait for a tool; of
-        each kind what was used longest ago. False when there is nothing."""
+        each kind what was used longest ago. False when there is nothing.
+
+        What is free already is handed back first, and not before it is needed elsewhere: that moves all slots of its
+        room."""
+        if self.cache.has_free:
+            self.release()
+            return True
         unused = [one for one in self._prompts if not one.users and one.slot is not None and one not in planned]
         waiting = [one for one in idle if one.opening is not None]
         if unused:
@@ -229,8 +246,15 @@ class ConversationStore:
         else:
             return False
         self.stats.evicted += 1
-        self.release()
         return True
+
+    def no_room_for(self, tokens: int) -> SamplerError:
+        """What to say of a conversation for which there is no room, though nothing else is cached."""
+        needed, limit = tokens * self.cache.bytes_per_token, self.cache.budget.limit
+        return SamplerError(
+            f"a conversation of {tokens} tokens needs {needed / 2**20:.1f} MiB of keys and values or more, in slots of "
+            f"powers of two; cache_bytes allows {limit / 2**20:.1f} MiB: raise it, or play shorter conversations"
+        )
 
     def release(self) -> None:
         """Hand back the memory of slots that are free."""
@@ -256,9 +280,23 @@ class ConversationStore:
     def _take_over(self, opening: Opening, source: Opening, shared: int) -> None:
         """Copy what a prompt has in common with another one. One that went away meanwhile has nothing to give."""
         if source.is_kept and source.slot is not None:
-            opening.slot = self.cache.prompts.take(len(opening.token_ids))
+            opening.slot = self._slot_of(opening)
             copy(source.slot, opening.slot, min(shared, source.length))
         opening.follows = None
+
+    def _slot_of(self, opening: Opening) -> Slot:
+        """A slot for a prompt, and room for the logits of what follows it.
+
+        Raises:
+            CacheFull: there is no memory for both.
+        """
+        budget, size = self.cache.budget, self.cache.logits_bytes
+        budget.take(size)
+        try:
+            return self.cache.prompts.take(len(opening.token_ids))
+        except CacheFull:
+            budget.used -= size
+            raise
 
     def _forget(self, opening: Opening) -> None:
         self._prompts.remove(opening.token_ids)
@@ -266,9 +304,19 @@ class ConversationStore:
         if not opening.users:
             self._free(opening)
 
+    def _let_go(self, opening: Opening) -> None:
+        """Of a prompt that a conversation has left: nothing is kept of one that nobody can use."""
+        if opening.users:
+            return
+        if not opening.is_kept:
+            self._free(opening)
+        elif opening.slot is None:
+            self._forget(opening)
+
     def _free(self, opening: Opening) -> None:
         if opening.slot is not None:
             self.cache.prompts.give_back(opening.slot)
+            self.cache.budget.used -= self.cache.logits_bytes
         opening.slot = opening.logits_V = None
 
     def _now(self) -> int:

@@ -104,16 +104,17 @@ class VLLMSampler:
         """Make sure that every server is there and serves the right model, before a run begins.
 
         Raises:
-            SamplerError: one does not answer, has not the routes that are needed, reports other log-probabilities, or
-                serves another model or tokenizer.
+            SamplerError: one does not answer, has not the routes that are needed, reports other log-probabilities,
+                does not say what tokens were drawn from where that is truncated, or serves another model or tokenizer.
         """
         async with self:
             for server in self.fleet.servers:
                 await self._check(server)
                 if not await server.paused(self.settings.timing.answer_s):
                     await self._check_sampling(server)
+                    await self._check_support(server)
 
-    async def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+    async def publish(self, version: int, tensors: Mapping[str, Tensor], *, anew: bool = False) -> None:
         """Make new weights those that are sampled from.
 
         A server that is away gets them when it comes back. Conversations go on under the new weights, with keys that
@@ -122,17 +123,19 @@ class VLLMSampler:
         Args:
             version: of the trainer, at least 0 and never lower than before.
             tensors: all weights, by the names that the model's checkpoint has; adapters merged into their layers.
+            anew: versions are counted from here, as in a new phase of a run; no reply may be under way.
 
         Raises:
             SamplerError: the weights cannot be written, a server refuses them, or they reach none in time; or the
                 version is lower than one before.
         """
-        if version < 0 or (self.fleet.weights is not None and version < self.version):
+        begun = self.fleet.weights is not None and not anew
+        if version < 0 or (begun and version < self.version):
             raise SamplerError(f"version {version} cannot be published after {self.version}: versions go upwards")
         label = f"{self._run}:{next(self._numbers)}:{version}"
         weights = await asyncio.to_thread(write, self.settings.folder, version, label, tensors)
         async with self:
-            await self.fleet.publish(weights)
+            await self.fleet.publish(weights, anew=anew)
         self.stats.published += 1
         await asyncio.to_thread(remove_others, weights)
 
@@ -144,7 +147,8 @@ class VLLMSampler:
 
     async def score(self, token_ids: Sequence[int]) -> dict[str, tuple[float, ...]]:
         """What each server that is ready says of given tokens: the log-probability, at temperature 1 over the whole
-        vocabulary, of each but the first. For a comparison with the trainer's after a publication.
+        vocabulary, of each but the first. For a comparison with the trainer's after a publication. One that is lost
+        meanwhile is left out: it gets the weights again when it comes back.
 
         Raises:
             SamplerError: a server gave no such numbers.
@@ -154,8 +158,14 @@ class VLLMSampler:
             ready = [server for server in self.fleet.servers if self.fleet.ready(server)]
             request_s = self.settings.timing.request_s
             scores = [vllm_check.score(server, self.settings.model, token_ids, timeout_s=request_s) for server in ready]
-            found = await asyncio.gather(*scores)
-        return dict(zip((server.url for server in ready), found, strict=True))
+            found = await asyncio.gather(*scores, return_exceptions=True)
+        said: dict[str, tuple[float, ...]] = {}
+        for server, numbers in zip(ready, found, strict=True):
+            if not isinstance(numbers, BaseException):
+                said[server.url] = numbers
+            elif not (isinstance(numbers, ServerError) and numbers.passing):
+                raise numbers
+        return said
 
     async def complete(self, request: Request, own: VLLMServer | None) -> tuple[Completion, VLLMServer]:
         """A reply, and the server that gave it. It is asked for until one comes whole.
@@ -192,7 +202,8 @@ class VLLMSampler:
         sent = body(request, settings.model, settings.sampling, weights.label)
         sent["request_id"] = f"{request.name}-{trial}"
         try:
-            answer = await server.reply(sent, timeout_s=settings.timing.request_s)
+            with self.stats.sampling():
+                answer = await server.reply(sent, timeout_s=settings.timing.request_s)
             completion = read(answer, request, settings.sampling, versions)
         except StaleReply as error:
             self.stats.stale += 1
@@ -225,6 +236,12 @@ class VLLMSampler:
     async def _check_sampling(self, server: VLLMServer) -> None:
         request_s = self.settings.timing.request_s
         await vllm_check.check_sampling(server, self.settings.model, self.shape.vocab_size, timeout_s=request_s)
+
+    async def _check_support(self, server: VLLMServer) -> None:
+        settings = self.settings
+        if settings.sampling.truncates:
+            request_s = settings.timing.request_s
+            await vllm_check.check_support(server, settings.model, settings.sampling, timeout_s=request_s)
 
 
 class VLLMSession:

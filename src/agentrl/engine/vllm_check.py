@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.engine.vllm_reply import support
 from agentrl.engine.vllm_server import GENERATE, ServerError, VLLMServer
 from agentrl.errors import ConfigError, SamplerError
+from agentrl.types import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,25 @@ async def check_sampling(server: VLLMServer, model: str, vocab_size: int, *, tim
         raise SamplerError(
             f"{server.url} knows more than the {vocab_size} ids of the model in training; it serves another model"
         )
+
+
+async def check_support(server: VLLMServer, model: str, sampling: Sampling, *, timeout_s: float) -> None:
+    """Make sure that a server says which ids a token was drawn from, where sampling truncates.
+
+    Raises:
+        SamplerError: naming what is wrong and how to start the server.
+    """
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+    answer = await server.call(
+        "POST", GENERATE, body=_body(model, [0], logprobs=sampling.top_k, **drawn), timeout_s=timeout_s
+    )
+    try:
+        (choice,) = answer["choices"]
+        support(choice, choice["logprobs"]["content"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise SamplerError(f"{server.url}: an answer without log-probabilities: {str(answer)[:300]}") from error
+    except SamplerError as error:
+        raise SamplerError(f"{server.url}: {error}") from error
 
 
 async def score(server: VLLMServer, model: str, token_ids: Sequence[int], *, timeout_s: float) -> tuple[float, ...]:

@@ -142,13 +142,17 @@ class Fleet:
 
     # What becomes of them.
 
-    async def publish(self, weights: Weights) -> None:
+    async def publish(self, weights: Weights, *, anew: bool = False) -> None:
         """Bring weights to all servers. Those that are away get them when they come back; one must within the time.
+
+        Replies of all weights before are no replies any more where they are published ``anew``.
 
         Raises:
             SamplerError: a server refused them, or they reached none.
         """
         self.weights = weights
+        if anew:
+            self.versions.clear()
         self.versions[weights.label] = weights.version
         problems = await asyncio.gather(*(self._bring(server) for server in self.servers))
         refusals = [str(error) for error in problems if error is not None and not _unreached(error)]

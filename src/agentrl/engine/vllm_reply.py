@@ -109,7 +109,7 @@ def read(answer: Mapping[str, Any], request: Request, sampling: Sampling, versio
         logprobs=logprobs,
         versions=_versions(choice.get("weight_versions"), len(token_ids), versions),
         finish_reason=_finish(token_ids, request, choice.get("finish_reason")),
-        support=_support(choice, rows) if truncated else (),
+        support=support(choice, rows) if truncated else (),
     )
 
 
@@ -152,9 +152,13 @@ def _versions(spans: Any, length: int, versions: Mapping[str, int]) -> tuple[int
     return tuple(found)
 
 
-def _support(choice: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
+def support(choice: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
     """The ids that each token was drawn from: the server's sampling masks, or else all whose log-probability is
-    finite among the likeliest, which are all there are when their probabilities sum to 1."""
+    finite among the likeliest, which are all there are when their probabilities sum to 1.
+
+    Raises:
+        SamplerError: neither is there.
+    """
     masks = choice.get("sampling_mask")
     if masks is not None:
         return tuple(tuple(sorted(mask)) for mask in masks)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -92,11 +95,41 @@ class VLLMSettings:
 
 @dataclass
 class VLLMStats:
-    """Work done so far: replies, tokens sampled, requests sent again, replies of wrong weights thrown away, and
-    publications."""
+    """Work done so far.
+
+    Attributes:
+        replies: that came whole.
+        sampled: tokens in them.
+        retries: requests sent again.
+        stale: replies of wrong weights, which were thrown away.
+        published: publications.
+        prefilled: tokens computed as context; None, since servers do not say.
+    """
 
     replies: int = 0
     sampled: int = 0
     retries: int = 0
     stale: int = 0
     published: int = 0
+    prefilled: int | None = None
+    _under_way: int = 0
+    _busy_s: float = 0.0
+    _since: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long a reply has been under way, one or several."""
+        return self._busy_s + (time.perf_counter() - self._since if self._under_way else 0.0)
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """A reply is under way."""
+        if not self._under_way:
+            self._since = time.perf_counter()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy_s += time.perf_counter() - self._since

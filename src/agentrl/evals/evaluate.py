@@ -16,9 +16,11 @@ from agentrl.types import Group, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Rewards by task, the attempts behind them labelled with their tasks' clusters, and pass@1 with its interval."""
+    """Rewards by task, what tasks have in common (such as a program) where that is known, the attempts labelled with
+    it, and pass@1 with its interval, clustered as that of `agentrl eval`."""
 
     outcomes: dict[str, tuple[float | None, ...]]
+    clusters: dict[str, str]
     traces: tuple[Trace, ...]
     pass_at_1: Interval
 
@@ -60,7 +62,9 @@ async def evaluate(
     traces = tuple(labelled(trace, task_set, group.task) for group in groups for trace in group.traces)
     _one_version(traces)
     outcomes = {group.task.id: group.rewards for group in groups}
-    return Evaluation(outcomes=outcomes, traces=traces, pass_at_1=pass_at_1(outcomes))
+    clusters = {trace.task_id: str(trace.metadata["cluster"]) for trace in traces if "cluster" in trace.metadata}
+    found = pass_at_1(outcomes, clusters)
+    return Evaluation(outcomes=outcomes, clusters=clusters, traces=traces, pass_at_1=found)
 
 
 def _one_version(traces: Sequence[Trace]) -> None:

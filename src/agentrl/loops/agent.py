@@ -108,10 +108,11 @@ def model_context(name: str) -> int:
     # here and below, because TinyAgent does not need them
     from transformers import AutoConfig
 
-    from agentrl.policy.load import base_of
+    from agentrl.policy.load import base_of, hub_folder
 
+    folder = hub_folder(base_of(name), ("config.json",))
     try:
-        return int(AutoConfig.from_pretrained(base_of(name)).max_position_embeddings)
+        return int(AutoConfig.from_pretrained(folder).max_position_embeddings)
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"no model {name!r}: {str(error).splitlines()[0]}") from error
 
@@ -122,26 +123,15 @@ def tokenizer_folder(name: str) -> Path:
     Raises:
         ConfigError: it cannot be had.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    from agentrl.policy.load import base_of
+    from agentrl.policy.load import base_of, hub_folder
 
     own = Path(name)
     name = name if (own / TOKENIZER_FILES[0]).is_file() else base_of(name)
-    if Path(name).is_dir():
-        return Path(name)
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(TOKENIZER_FILES)))
-    except (OSError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise ConfigError(
-            f"no tokenizer of {name!r}: it is no folder, and the model hub does not give it ({error}); write a folder "
-            "that save_pretrained() wrote, or a name such as Qwen/Qwen3-0.6B"
-        ) from error
+    return hub_folder(name, TOKENIZER_FILES, "tokenizer of")
 
 
 def _hugging_face(config: TrainConfig) -> Agent:
-    from agentrl.policy.load import load_policy
+    from agentrl.policy.load import check_stops, load_policy
     from agentrl.tokens.choose import choose_renderer
     from agentrl.tokens.vocabulary import Vocabulary
 
@@ -155,6 +145,7 @@ def _hugging_face(config: TrainConfig) -> Agent:
         raise ConfigError(f"model.name {name}: {error}") from error
     seed = derive_seed(config.seed, "weights")
     model = load_policy(name, config.hf, value_head=config.model.value_head, seed=seed, vocabulary=vocabulary)
+    check_stops(model.model, renderer.stop_ids, vocabulary)
     if config.model.context > model.context:
         raise ConfigError(f"model.context {config.model.context}: {name} takes {model.context} tokens at most")
     return Agent(model=model, renderer=renderer, vocabulary=vocabulary, folder=folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from agentrl.loops.context import RunContext
+from agentrl.loops.sampling import prefilled_since
 from agentrl.rollout.generation import Generation
 
 
@@ -35,7 +36,7 @@ class StepClock:
         """As metrics, at the end of the step."""
         ended = self.now()
         return {
-            "tokens_prefilled": self.stats.prefilled - self.prefilled,
+            "tokens_prefilled": prefilled_since(self.stats, self.prefilled),
             "seconds_step": ended - self.began,
             "seconds_sampling": self.stats.seconds - self.sampling,
             "seconds_training": ended - self.took,

@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,12 +17,14 @@ from torch import Tensor
 
 from agentrl.algorithms.filters import Credit
 from agentrl.config import TrainConfig
-from agentrl.engine.local import LocalEngine
+from agentrl.engine.local import LocalEngine, Schedule
 from agentrl.engine.random import derive_seed
 from agentrl.errors import StoreError, TaskError
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.configured import configured_loop
 from agentrl.loops.agent import check_tools, make_agent, make_critic
+from agentrl.loops.sampling import RunSampler, local_engine
+from agentrl.loops.served import Served
 from agentrl.policy.base import Policy
 from agentrl.rollout.buffer import Buffer
 from agentrl.sandbox.base import Level
@@ -61,6 +63,7 @@ class Progress:
     episodes: int = 0
     tokens_sampled: int = 0
     outcomes: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+    clusters: dict[str, str] = field(default_factory=dict)
     entropy_coef: float = 0.0
     stopped_early: bool = False
     best_loss: float | None = None
@@ -96,20 +99,21 @@ class RunContext:
                 )
         self.renderer = self.agent.renderer
         self.harness = configured_loop(self.renderer, config)
+        self.served = Served(config, self.agent, folder.path) if config.engine.kind == "vllm" else None
+        """The servers that sample, where there are some."""
         self.pool = Pool(  # behind what may be refused, since only a run that there is closes it
             chosen.backend,
             size=config.sandbox.workers,
             limits=JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s),
         )
         self.model = self.agent.model
-        self.current = LocalEngine(self.model, sampling=config.rl.sampling)
-        self.engine = self.current
-        if config.rl.publish_every > 1 or config.rl.overlaps:
-            self.engine = LocalEngine(
-                self.model.frozen_copy(),
-                sampling=config.rl.sampling,
-                schedule="continuous" if config.rl.overlaps else "lockstep",
-            )
+        self.current: RunSampler = self.served.sampler if self.served else local_engine(config, self.model)
+        """Has the policy's weights of now when it is asked: for evaluations, and rounds of rejection sampling."""
+        self.engine: RunSampler = self.current
+        """Plays the attempts of reinforcement learning."""
+        if self.served is None and (config.rl.publish_every > 1 or config.rl.overlaps):
+            schedule: Schedule = "continuous" if config.rl.overlaps else "lockstep"
+            self.engine = local_engine(config, self.model.frozen_copy(), schedule=schedule)
         self.trainer: Trainer | None = None
         self.critic: Trainer | None = None
         self.best: dict[str, Tensor] | None = None
@@ -117,15 +121,19 @@ class RunContext:
         self.buffer: Buffer | None = None
         """What an asynchronous run plays ahead."""
         self._restored: dict[str, dict[str, Tensor]] = {}
+        self._lagging: dict[str, Tensor] | None = None
+        """The policy's weights as servers have them that lag."""
         self._restored_buffer: dict[str, Any] | None = None
         self._resident_mib = 0.0
         self._sets: dict[tuple[str, int], BugFix] = {}
         self._orders: dict[tuple[int, int, str], list[int]] = {}
 
     def close(self) -> None:
-        """End the sandboxes."""
+        """End the sandboxes, and remove the weights that were written for servers."""
         self.resident_mib()
         self.pool.close()
+        if self.served is not None:
+            self.served.close()
 
     def resident_mib(self) -> float:
         """Peak resident memory of the run, its sandboxes included, in MiB; see the function `resident_mib`."""
@@ -228,23 +236,56 @@ class RunContext:
         self.buffer = buffer
         return buffer
 
-    def publish(self, version: int, *, restored: bool = False) -> None:
+    def connected(self) -> AbstractAsyncContextManager[object]:
+        """Keeps connections to servers, where some sample, between conversations."""
+        return nullcontext() if self.served is None else self.served.sampler
+
+    async def publish(self, version: int, *, restored: bool = False) -> None:
         """Give the sampler the weights of the policy, when it is time to, under the number of steps that made them.
 
         Args:
             version: steps that have been taken.
-            restored: whether the run has just been resumed; a sampler that lags then gets back what it had.
+            restored: whether the phase begins, or the run has just been resumed in it; a sampler that lags then gets
+                back what it had.
+
+        Raises:
+            SamplerError: servers did not get them.
         """
-        self.current.publish(version)
-        if self.engine is self.current:
+        late = version % self.config.rl.publish_every
+        if self.served is not None:
+            await self._publish_to(self.served, version, late, restored)
             return
-        every = self.config.rl.publish_every
-        if restored and version % every:
-            self.engine.model.load_tensors(self._restored[f"weights.{SAMPLER}"])
-            self.engine.publish(version - version % every)
-        elif version % every == 0:
-            self.engine.model.load_tensors(self.model.tensors())
-            self.engine.publish(version)
+        local(self.current).publish(version)
+        if self.engine is self.current or (late and not restored):
+            return
+        engine = local(self.engine)
+        engine.model.load_tensors(self._restored[f"weights.{SAMPLER}"] if late else self.model.tensors())
+        engine.publish(version - late)
+
+    async def _publish_to(self, served: Served, version: int, late: int, restored: bool) -> None:
+        if late and not restored:
+            return
+        now = cloned(self.model.tensors()) if late else {}
+        if late:
+            self.model.load_tensors(self._restored[f"weights.{SAMPLER}"])
+        try:
+            await served.publish(version - late, anew=restored)
+            if self.config.rl.publish_every > 1:
+                self._lagging = cloned(self.model.tensors())
+        finally:
+            if late:
+                self.model.load_tensors(now)
+
+    async def publish_now(self, version: int) -> None:
+        """Give `current` the weights that the policy has now; a sampler in this process has them, and gets their name.
+
+        Raises:
+            SamplerError: servers did not get them.
+        """
+        if self.served is None:
+            local(self.current).publish(version)
+        else:
+            await self.served.publish(version)
 
     def reference(self) -> Policy:
         """A frozen copy of the policy that reinforcement learning began with, whenever it is asked for."""
@@ -272,8 +313,9 @@ class RunContext:
             return
         settings = self.config.eval
         tasks = self.tasks("test", settings.tasks)
-        found = asyncio.run(self._evaluate(tasks, settings.attempts, f"test-{name}", step))
+        found = asyncio.run(self._evaluate(tasks, settings.attempts, f"test-{name}", step, publish=True))
         self.progress.outcomes[name] = {task: list(rewards) for task, rewards in found.outcomes.items()}
+        self.progress.clusters |= found.clusters
         self.folder.write_traces("eval" if name == "after" else "eval_before", step, found.traces)
 
     def measure_small(self, step: int) -> None:
@@ -288,7 +330,9 @@ class RunContext:
         """The tasks of the small evaluations."""
         return self.tasks("validation", self.config.eval.during_tasks)
 
-    async def _evaluate(self, task_set: BugFix, attempts: int, name: str, step: int) -> Evaluation:
+    async def _evaluate(
+        self, task_set: BugFix, attempts: int, name: str, step: int, *, publish: bool = False
+    ) -> Evaluation:
         playing = evaluate(
             task_set,
             harness=self.harness,
@@ -299,6 +343,8 @@ class RunContext:
             at_once=self.config.eval.at_once,
         )
         with self.timed("evaluation"):
+            if publish and self.served is not None:
+                await self.served.publish(step)
             try:
                 found = await playing
             except ValueError as error:
@@ -343,7 +389,9 @@ class RunContext:
             weights |= _prefixed(CRITIC, self.critic.model.tensors())
             optimizer |= _prefixed(CRITIC, optimizer_tensors(self.critic.optimizers))
         if self.engine is not self.current:
-            weights |= _prefixed(SAMPLER, self.engine.model.tensors())
+            weights |= _prefixed(SAMPLER, local(self.engine).model.tensors())
+        if self._lagging is not None:
+            weights |= _prefixed(SAMPLER, self._lagging)
         if self.best is not None:
             weights |= _prefixed(BEST, self.best)
         if self.buffer is not None:
@@ -380,6 +428,17 @@ class RunContext:
             self.folder.truncate_after(self.config.rl.steps - 1, phases=("eval",))
         self.reporter.note(f"resumed at {self.progress.phase} step {self.progress.step}")
         return True
+
+
+def local(sampler: RunSampler) -> LocalEngine:
+    """The engine that a sampler is where no servers sample."""
+    assert isinstance(sampler, LocalEngine), type(sampler)
+    return sampler
+
+
+def cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as they are now."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _prefixed(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from agentrl.loops.agent import TOKENIZER_FILES, tokenizer_folder
 from agentrl.loops.evaluation import find_checkpoint
 from agentrl.loops.parity import Asked, check
 from agentrl.loops.run import train
+from agentrl.loops.sampling import in_process
 from agentrl.policy.base import Policy
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import read_checkpoint
@@ -76,6 +77,7 @@ def dry_config(config: TrainConfig, root: Path) -> TrainConfig:
                 traces_every=1,
             ),
             "eval": config.eval.model_copy(update={"tasks": 2, "attempts": 1, "during_tasks": 2}),
+            "engine": in_process(config.engine),  # servers serve the whole model
         }
     )
     if not config.model.is_tiny:

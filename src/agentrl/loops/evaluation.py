@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from agentrl.config import TrainConfig
-from agentrl.engine.local import LocalEngine
 from agentrl.engine.openai import Endpoint, OpenAIPolicy
 from agentrl.errors import StoreError
 from agentrl.evals.baselines import CONTEXT, Player, player, scripted_harness
@@ -24,6 +23,7 @@ from agentrl.harness.chat import ChatLoop
 from agentrl.harness.loop import AgentLoop, Limits
 from agentrl.loops.agent import Agent, model_context
 from agentrl.loops.context import PHASES, RunContext
+from agentrl.loops.sampling import in_process, local_engine
 from agentrl.policy.base import Policy
 from agentrl.protocols import TaskSet
 from agentrl.store import RunFolder
@@ -68,7 +68,10 @@ class Parts:
 def open_context(config: TrainConfig, reporter: Reporter) -> Iterator[RunContext]:
     """A run's parts without its folder, which an evaluation leaves as it is. Ends its sandboxes at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        measuring = config.model_copy(update={"tasks": config.tasks.for_evaluation()})
+        # servers may be in the midst of a run, or gone
+        measuring = config.model_copy(
+            update={"tasks": config.tasks.for_evaluation(), "engine": in_process(config.engine)}
+        )
         context = RunContext(measuring, RunFolder(path=Path(folder)), reporter)
         try:
             yield context
@@ -118,7 +121,7 @@ def run_parts(
             **settings,
             "truncation": {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p},
         }
-    engine = LocalEngine(context.model, sampling=sampling, version=version)
+    engine = local_engine(context.config, context.model, sampling=sampling, version=version)
     spec = Spec(
         policy=word,
         weights=weights,

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.config import HuggingFaceConfig, ModelConfig, TasksConfig, TrainConfig
 from agentrl.engine.local import LocalEngine
-from agentrl.errors import RendererError
+from agentrl.errors import ConfigError, RendererError
 from agentrl.loops.agent import Agent, make_agent, model_context
 from agentrl.loops.earlier import earlier_weights, weights_of
 from agentrl.loops.evaluation import find_checkpoint
-from agentrl.policy.base import Policy
+from agentrl.loops.served import Servers, vllm_sampler
 from agentrl.protocols import Environment, Renderer, Sampler, TaskSet
 from agentrl.tasks.bugfix.taskset import BugFix
 from agentrl.train.parity.check import Parity, parity
 from agentrl.train.parity.conversations import Conversation
 from agentrl.types import Message, Sampling, Task, ToolCall
 
-__all__ = ["ENGINES", "Asked", "check", "find_checkpoint", "model_config"]
+__all__ = ["ENGINES", "Asked", "Servers", "check", "find_checkpoint", "model_config"]
 
 LONGEST_CONTEXT = 32768
 """Of a model that no run has given one."""
-
-
-def local(policy: Policy, sampling: Sampling) -> Sampler:
-    """The engine in this process, which samples from the trainer's own weights."""
-    return LocalEngine(policy, sampling=sampling)
-
-
-ENGINES: Mapping[str, Callable[[Policy, Sampling], Sampler]] = {"local": local}
-"""What makes each sampler that can be checked: it takes the trainer's policy and publishes its weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +38,8 @@ class Asked:
             those of another by mistake.
         sampling: how tokens are drawn.
         engine: one of `ENGINES`.
+        servers: where those of the engine are that has some.
+        context: the longest conversation in tokens; that of the configuration when None.
         tasks: how many prompts.
         attempts: conversations that begin with each.
         turns: replies in the longest.
@@ -58,12 +52,43 @@ class Asked:
     checkpoint: Path | None = None
     sampling: Sampling
     engine: str = "local"
+    servers: Servers = field(default_factory=Servers)
+    context: int | None = None
     tasks: int = 3
     attempts: int = 4
     turns: int = 3
     max_tokens: int = 48
     seed: int = 0
     worst: int = 10
+
+    def longest(self, agent: Agent) -> int:
+        """The longest conversation in tokens.
+
+        Raises:
+            ConfigError: more is asked for than the model takes.
+        """
+        most = min(self.config.model.context, agent.model.context)
+        if self.context is not None and not 1 <= self.context <= most:
+            raise ConfigError(f"a context of {self.context} tokens: {self.config.model.name} takes 1 to {most}")
+        return most if self.context is None else self.context
+
+
+@contextmanager
+def local(asked: Asked, agent: Agent) -> Iterator[Sampler]:
+    """The engine in this process, which samples from the trainer's own weights."""
+    yield LocalEngine(agent.model, sampling=asked.sampling)
+
+
+@contextmanager
+def vllm(asked: Asked, agent: Agent) -> Iterator[Sampler]:
+    """Servers that run already, which get the trainer's weights."""
+    name, context = asked.config.model.name, asked.longest(agent)
+    with vllm_sampler(asked.servers, agent, asked.sampling, name=name, context=context) as sampler:
+        yield sampler
+
+
+ENGINES: Mapping[str, Callable[[Asked, Agent], AbstractContextManager[Sampler]]] = {"local": local, "vllm": vllm}
+"""What opens each sampler that can be checked: it takes the trainer's policy and publishes its weights."""
 
 
 def model_config(name: str, *, dtype: str, thinking: bool) -> TrainConfig:
@@ -87,7 +112,7 @@ def check(asked: Asked) -> Parity:
         ConfigError: the model cannot be had.
         StoreError: a checkpoint is damaged.
         TaskError: there are not so many tasks.
-        SamplerError: the sampler failed, or a prompt leaves no room for a reply.
+        SamplerError: the sampler failed or is not the one that was asked for, or a prompt leaves no room for a reply.
         TrainerError: the trainer's numbers are no numbers.
     """
     with warnings.catch_warnings():
@@ -101,20 +126,21 @@ def check(asked: Asked) -> Parity:
         conversations = asyncio.run(conversations_on(gym, agent.renderer, asked.turns))
     finally:
         gym.close()
-    return parity(
-        agent.model,
-        ENGINES[asked.engine](agent.model, asked.sampling),
-        agent.renderer,
-        conversations,
-        sampling=asked.sampling,
-        attempts=asked.attempts,
-        max_tokens=asked.max_tokens,
-        context=min(asked.config.model.context, agent.model.context),
-        seed=asked.seed,
-        worst=asked.worst,
-        earlier=() if asked.checkpoint is None else earlier_weights(asked.checkpoint.parent, asked.checkpoint.name),
-        reencode=_reencode(agent),
-    )
+    with ENGINES[asked.engine](asked, agent) as sampler:
+        return parity(
+            agent.model,
+            sampler,
+            agent.renderer,
+            conversations,
+            sampling=asked.sampling,
+            attempts=asked.attempts,
+            max_tokens=asked.max_tokens,
+            context=asked.longest(agent),
+            seed=asked.seed,
+            worst=asked.worst,
+            earlier=() if asked.checkpoint is None else earlier_weights(asked.checkpoint.parent, asked.checkpoint.name),
+            reencode=_reencode(agent),
+        )
 
 
 async def conversations_on(task_set: TaskSet, renderer: Renderer, turns: int) -> list[Conversation]:

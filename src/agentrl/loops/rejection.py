@@ -47,7 +47,7 @@ def reject_and_imitate(run: RunContext) -> None:
     run.reporter.phase("rejection sampling", settings.rounds)
     for number in range(run.progress.step + 1, settings.rounds + 1):
         started = time.perf_counter()
-        run.current.publish(number - 1)
+        asyncio.run(run.publish_now(number - 1))
         chosen = choose(play(run, number), settings, derive_seed(run.config.seed, "keep", number))
         sampled = time.perf_counter()
         metrics = round_metrics(chosen)
@@ -55,7 +55,7 @@ def reject_and_imitate(run: RunContext) -> None:
             run.folder.write_traces(PHASE, number, [trace for group in chosen.groups for trace in group.traces])
         _refuse_nothing(number, metrics, settings)
         metrics |= train(run, chosen.samples, number)
-        run.current.publish(number)
+        asyncio.run(run.publish_now(number))
         ended = time.perf_counter()
         metrics |= {"seconds_step": ended - started, "seconds_training": ended - sampled}
         _record(run, number, metrics)

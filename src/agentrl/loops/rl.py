@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +13,11 @@ from agentrl.algorithms.filters import FilterReport, filter_groups, overlong
 from agentrl.algorithms.outcomes import outcomes
 from agentrl.algorithms.presets import REDUCTIONS, Preset, correction, preset
 from agentrl.config import RlConfig
+from agentrl.errors import TaskError
 from agentrl.loops.context import RunContext, left_out, trained_on
 from agentrl.loops.earlier import earlier_weights
 from agentrl.loops.learner import Learner
+from agentrl.loops.sampling import prefilled_since
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
 from agentrl.train.trainer import OptimizerSettings
@@ -29,19 +32,20 @@ def reinforce(run: RunContext) -> None:
     settings = run.config.rl
     algorithm = configured_preset(settings)
     learner = make_learner(run, algorithm)
-    run.publish(run.progress.step, restored=True)
+    asyncio.run(run.publish(run.progress.step, restored=True))
+    work = run.engine.stats
     run.reporter.phase("rl", settings.steps)
     for step in range(run.progress.step, settings.steps):
         started = time.perf_counter()
-        busy, prefilled = run.engine.stats.seconds, run.engine.stats.prefilled
+        busy, prefilled = work.seconds, work.prefilled
         credited = asyncio.run(_collect(run, step, algorithm))
         sampled = time.perf_counter()
         metrics = learn(run, learner, credited, step)
-        run.publish(step + 1)
+        asyncio.run(run.publish(step + 1))
         ended = time.perf_counter()
-        sampling = run.engine.stats.seconds - busy
+        sampling = work.seconds - busy
         metrics |= rollout_metrics(credited) | {
-            "tokens_prefilled": run.engine.stats.prefilled - prefilled,
+            "tokens_prefilled": prefilled_since(work, prefilled),
             "seconds_step": ended - started,
             "seconds_sampling": sampling,
             "seconds_tools": sampled - started - sampling,
@@ -111,7 +115,8 @@ async def _collect(run: RunContext, step: int, algorithm: Preset) -> Credited:
         )
 
     drawn = run.draw(len(run.train_tasks()), run.config.rl.groups_per_step, step, "rl")
-    return await refilled(run, step, algorithm, await play(drawn, f"rl-{step + 1}"), play)
+    async with run.connected():
+        return await refilled(run, step, algorithm, await play(drawn, f"rl-{step + 1}"), play)
 
 
 async def refilled(run: RunContext, step: int, algorithm: Preset, groups: list[Group], play: Play) -> Credited:
@@ -125,9 +130,13 @@ async def refilled(run: RunContext, step: int, algorithm: Preset, groups: list[G
         algorithm: the preset.
         groups: those that the step begins with.
         play: plays others.
+
+    Raises:
+        TaskError: none of the attempts that the step begins with could be scored.
     """
     settings, task_set = run.config.rl, run.train_tasks()
     size = settings.groups_per_step
+    check_scored(groups, step)
     credited = credit(groups, algorithm)
     if not algorithm.refill:
         return credited
@@ -140,6 +149,23 @@ async def refilled(run: RunContext, step: int, algorithm: Preset, groups: list[G
         groups = groups + await play(fresh, f"rl-{step + 1}-refill-{refill + 1}")
         credited = replace(credit(groups, algorithm, at_most=size), refills=refill + 1)
     return credited
+
+
+def check_scored(groups: Sequence[Group], step: int) -> None:
+    """Refuse a step that nothing can be learnt from, since something of ours is broken: no attempt has a reward.
+
+    Raises:
+        TaskError: with how many broke at which boundary, and the words of the first.
+    """
+    traces = [trace for group in groups for trace in group.traces]
+    faults = [trace.error for trace in traces if trace.error is not None]
+    if not faults or any(trace.reward is not None for trace in traces):
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(fault.boundary for fault in faults).most_common())
+    raise TaskError(
+        f"none of the {len(traces)} attempts of step {step + 1} could be scored ({counts}); the first: "
+        f"{faults[0].message}. Mend it and go on from the last checkpoint with --resume"
+    )
 
 
 def learn(run: RunContext, learner: Learner, credited: Credited, step: int) -> dict[str, float | None]:

@@ -60,9 +60,9 @@ async def _reinforce(run: RunContext, in_trainer: InTrainer) -> None:
     settings = run.config.rl
     algorithm = configured_preset(settings)
     learner = make_learner(run, algorithm)
-    run.publish(run.progress.step, restored=True)
+    await run.publish(run.progress.step, restored=True)
     run.reporter.phase("rl", settings.steps)
-    async with _generation(run, algorithm) as generation:
+    async with run.connected(), _generation(run, algorithm) as generation:
         canary, bias = Canary.of(run) if settings.overlaps else None, Bias()
         generation.begin(run.progress.step)
         for step in range(run.progress.step, settings.steps):
@@ -70,11 +70,13 @@ async def _reinforce(run: RunContext, in_trainer: InTrainer) -> None:
             if canary is not None:
                 canary.begin(step)
             credited = await refilled(run, step, algorithm, await generation.take(), _playing(run, generation))
+            if canary is not None:
+                await canary.check(in_trainer, learnt=False)
             clock.taken()
             metrics = await in_trainer(learn, run, learner, credited, step)
             clock.learnt()
             if canary is not None:
-                await canary.check(in_trainer)
+                await canary.check(in_trainer, learnt=True)
             await generation.publish(partial(run.publish, step + 1))
             if canary is not None:
                 canary.compare_weights(step + 1)
@@ -133,14 +135,16 @@ def _playing(run: RunContext, generation: Generation) -> Callable[[Sequence[int]
 
 @contextmanager
 def _side_by_side(run: RunContext) -> Iterator[int]:
-    """How many threads the trainer's work is cut into; the sampler's into as many, where both work at a time.
+    """How many threads the trainer's work is cut into; the sampler's into as many, where both work at a time in this
+    process.
 
     Each of them says how many before it begins, and MKL has one number for the process: with two different ones, how
     fast and in which order of summation one computes would depend on what the other did last. Python lets the one wait
     for the other no longer than a fraction of a sampling step.
     """
     before, switch_s = torch.get_num_threads(), sys.getswitchinterval()
-    number = (run.model.sampling_threads or max(1, before // 2)) if run.config.rl.overlaps else before
+    shared = run.config.rl.overlaps and run.served is None
+    number = (run.model.sampling_threads or max(1, before // 2)) if shared else before
     torch.set_num_threads(number)
     sys.setswitchinterval(SWITCH_S if run.config.rl.overlaps else switch_s)
     try:

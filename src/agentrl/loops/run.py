@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from agentrl.config import TrainConfig
+from agentrl.errors import StoreError
 from agentrl.evals.stats import Interval, paired_difference, pass_at_1
-from agentrl.loops.context import RunContext, Stopped
+from agentrl.loops.context import RunContext, Stopped, local
 from agentrl.loops.rejection import reject_and_imitate
 from agentrl.loops.rl import reinforce
 from agentrl.loops.rl_async import reinforce_async
+from agentrl.loops.sampling import told_of_memory
 from agentrl.loops.sft import warm_start
 from agentrl.store import RunFolder
+from agentrl.train.checkpoint import newest_whole
 from agentrl.ui.live import Reporter
 from agentrl.ui.plots import learning_curve
 
@@ -30,12 +35,35 @@ def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume:
         resume: go on from the folder's latest checkpoint.
 
     Raises:
-        AgentRLError: of the boundary that failed.
+        AgentRLError: of the boundary that failed; a StoreError with the last good checkpoint when nothing can be
+            written any more, because the disk is full or the folder cannot be written.
     """
+    with _naming_the_last_good(folder):
+        return _train(config, folder, reporter, resume=resume)
+
+
+@contextmanager
+def _naming_the_last_good(folder: RunFolder) -> Iterator[None]:
+    """Say of a failure to write or read what the run can go on from."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TimeoutError | ConnectionError):  # no word of the folder
+            raise
+        whole = newest_whole(folder.checkpoints)
+        kept = f"the last good checkpoint is {whole}" if whole else "it has no checkpoint yet, so it would begin anew"
+        raise StoreError(
+            f"the run stopped: {error}; {kept}. When that is mended, go on with: agentrl train --resume {folder.path}"
+        ) from error
+
+
+def _train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume: bool) -> dict[str, Any]:
     run = RunContext(config, folder, reporter)
     started = time.perf_counter()
     run.agent.keep_vocabulary(folder)
     try:
+        if run.served is None and (said := told_of_memory(config, local(run.engine))):
+            reporter.note(said)
         if resume:
             run.resume()
         before = run.progress.seconds.get("wall", 0.0)
@@ -67,10 +95,10 @@ def summarize(run: RunContext) -> dict[str, Any]:
     progress, seconds = run.progress, run.progress.seconds
     outcomes = progress.outcomes
     measured: dict[str, Interval] = {
-        name: pass_at_1(outcomes[name]) for name in ("before", "after") if name in outcomes
+        name: pass_at_1(outcomes[name], progress.clusters) for name in ("before", "after") if name in outcomes
     }
     if len(measured) == 2:
-        measured["difference"] = paired_difference(outcomes["before"], outcomes["after"])
+        measured["difference"] = paired_difference(outcomes["before"], outcomes["after"], progress.clusters)
     return {
         "recipe": run.config.recipe,
         "seed": run.config.seed,

@@ -61,6 +61,8 @@ class HuggingFacePolicy(Policy):
             other numbers than ours, or the fused attention is asked for off the CPU.
     """
 
+    _sampling: Forward | None = None
+
     def __init__(self, model: PreTrainedModel, *, value_head: bool = False, attention: Attention = "auto") -> None:
         super().__init__()
         self.model = model
@@ -69,7 +71,6 @@ class HuggingFacePolicy(Policy):
         _check_device(self)
         self.logit_scale = _logit_scale(model.config)
         self.dropouts = _dropouts(model)
-        self._sampling: Forward | None = None
         self.adapted = getattr(model, "peft_config", None) is not None
         self.value = None
         if value_head:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
@@ -20,7 +21,9 @@ from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.settings import HuggingFaceConfig
 from agentrl.tokens.vocabulary import Vocabulary
 
+_CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
+_ANSWER_S = 5.0
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -63,12 +66,46 @@ def base_of(name: str) -> str:
     return name if folder is None else str(lora.read_adapter(folder).base_model_name_or_path)
 
 
+def hub_folder(name: str, patterns: Sequence[str], what: str = "model") -> Path:
+    """A folder with files of a model: its own where the name is one, or what the hub gives for it, or gave before.
+
+    The libraries that load models ask the hub six times for each file, for half a minute; this asks once.
+
+    Args:
+        name: of a folder, or of a model on the hub.
+        patterns: of the names of its files.
+        what: is looked for, for the error.
+
+    Raises:
+        ConfigError: there is none, or the hub cannot be reached.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(patterns), etag_timeout=_ANSWER_S))
+    except Exception as error:  # its HTTP library's own too, which is another in each version of the hub's client
+        raise ConfigError(_not_given(name, what, _first_line(error))) from error
+
+
+def _not_given(name: str, what: str, reason: str) -> str:
+    return (
+        f"no {what} {name!r}: it is no folder, and the model hub does not give it ({reason}); write a folder that "
+        "save_pretrained() wrote, or a name such as Qwen/Qwen3-0.6B. With HF_HUB_OFFLINE=1 in the environment the hub "
+        "is not asked, and models that were fetched before are taken"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def load_model(name: str, settings: HuggingFaceConfig) -> Any:
     """A model of `transformers` in evaluation mode, on the CPU, without its adapter.
 
     Raises:
         ConfigError: no such model, or weights that are missing, damaged or of another shape.
     """
+    hub_folder(name, (_CONFIG,))
     _check_files(Path(name))
     model: Any
     found: Any
@@ -76,8 +113,8 @@ def load_model(name: str, settings: HuggingFaceConfig) -> Any:
     try:
         with quiet():
             model, found = read(name, dtype=getattr(torch, settings.dtype), output_loading_info=True)
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ConfigError(_reason(name, error)) from error
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError, AssertionError) as error:
+        raise ConfigError(_reason(name, error)) from error  # an assertion: of torch, for a pad beyond the vocabulary
     lacking = sorted(found["missing_keys"])
     if lacking:
         raise ConfigError(
@@ -101,6 +138,11 @@ def check_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
         ConfigError: the model has fewer rows than the vocabulary has ids, or its special tokens are others.
     """
     special = {name: getattr(model.config, name, None) for name in _SPECIAL}
+    if special["pad_token_id"] is not None and special["pad_token_id"] < 0:
+        raise ConfigError(
+            f"pad_token_id {special['pad_token_id']} in the model's config.json is no token; remove it there, since no "
+            "pad is needed"
+        )
     if getattr(model, "generation_config", None) is not None:
         special |= {f"generation {name}": getattr(model.generation_config, name, None) for name in _SPECIAL}
     try:
@@ -109,11 +151,47 @@ def check_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
         raise ConfigError(f"the tokenizer is not that of the model: {error}") from error
 
 
+def check_stops(model: Any, stop_ids: Collection[int], vocabulary: Vocabulary) -> None:
+    """Refuse a model whose replies would never end where its conversations end them.
+
+    A model that names no end of its own is taken: it learns, or knows, the one of its renderer.
+
+    Args:
+        model: of `transformers`.
+        stop_ids: at which sampling stops.
+        vocabulary: its tokenizer.
+
+    Raises:
+        ConfigError: there are no stop ids, or the model ends its replies with none of them.
+    """
+    settings = [("config.json", model.config), ("generation_config.json", getattr(model, "generation_config", None))]
+    named = [(file, _ids(getattr(one, "eos_token_id", None))) for file, one in settings]
+    file, ends = next(((file, ids) for file, ids in reversed(named) if ids), ("", ()))
+    if not stop_ids or (ends and not set(ends) & set(stop_ids)):
+        known = f"{_texts(ends, vocabulary)} (eos_token_id of its {file})" if ends else "a token that it does not name"
+        raise ConfigError(
+            f"replies would never end: the model ends them with {known}, and its conversations at "
+            f"{_texts(sorted(stop_ids), vocabulary) or 'none'}; set eos_token_id to one of these, or hf.renderer to "
+            "one that stops where the model does"
+        )
+
+
+def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _texts(ids: Iterable[int], vocabulary: Vocabulary) -> str:
+    return ", ".join(f"{vocabulary.decode((index,))} ({index})" for index in ids)
+
+
 def _adapt(model: Any, name: str, settings: HuggingFaceConfig, seed: int) -> None:
     """Make what the settings train the only weights with a gradient."""
     folder = lora.find_adapter(name)
     if folder is not None:
         _check_rank(folder, settings)
+        _check_targets(folder, settings)
         lora.load_adapter(model, folder)
         if not settings.lora_rank:
             lora.merge(model)
@@ -141,6 +219,19 @@ def _check_rank(folder: Path, settings: HuggingFaceConfig) -> None:
             f"hf.lora_rank is {wanted[0]} with hf.lora_alpha {wanted[1]:g}, and the adapter {folder} has rank "
             f"{found[0]} with alpha {found[1]:g}; set them to those to train it on, or lora_rank to 0 to add it to the "
             "weights and train all of them"
+        )
+
+
+def _check_targets(folder: Path, settings: HuggingFaceConfig) -> None:
+    given = settings.lora_targets
+    if given == HuggingFaceConfig().lora_targets:
+        return
+    own = lora.read_adapter(folder).target_modules
+    found = [own] if isinstance(own, str) else sorted(own)
+    if sorted(given) != found:
+        raise ConfigError(
+            f"hf.lora_targets {', '.join(given)}: model.name is the adapter {folder}, which is for "
+            f"{', '.join(found)}; leave hf.lora_targets out, or name its base to begin new adapters"
         )
 
 
@@ -189,13 +280,9 @@ def _check_files(folder: Path) -> None:
 
 def _reason(name: str, error: Exception) -> str:
     """One line of what the library says, and what to do."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if Path(name).is_dir():
-        return f"the model in {name} cannot be loaded: {said}"
-    return (
-        f"no model {name!r}: it is no folder, and the model hub does not give it ({said}); write a folder that "
-        "save_pretrained() wrote, or a name such as Qwen/Qwen3-0.6B"
-    )
+        return f"the model in {name} cannot be loaded: {_first_line(error)}"
+    return _not_given(name, "model", _first_line(error))
 
 
 @contextmanager

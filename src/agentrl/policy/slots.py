@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agentrl.policy.base import Policy
+
 SMALLEST = 64
 """Room of the smallest slots, in tokens."""
 
@@ -33,6 +35,26 @@ class LayerShape:
     key_width: int
     value_width: int
     query_heads: int
+
+
+@torch.inference_mode()
+def layer_shapes(model: Policy) -> tuple[list[LayerShape], Tensor, int]:
+    """What each layer of a model keeps of a token, found out with one token; an empty tensor of its type; and the bytes
+    of a token's logits."""
+    shapes: list[LayerShape] = []
+    kind: list[Tensor] = []
+
+    def look(layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:  # noqa: ARG001
+        heads = k_MKE.shape[1]
+        shapes.append(
+            LayerShape(heads=heads, key_width=k_MKE.shape[2], value_width=v_MKE.shape[2], query_heads=q_MHE.shape[1])
+        )
+        kind.append(k_MKE.new_zeros(0))
+        return v_MKE.repeat_interleave(q_MHE.shape[1] // heads, 1).flatten(1)
+
+    zero = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
+    logits_BV = model.advance(zero, zero, zero, look, zero)
+    return shapes, kind[0], logits_BV.nbytes
 
 
 class KeysValues(NamedTuple):
@@ -105,10 +127,11 @@ class Bucket:
 
 
 def _resized(x: Tensor, rows: int, used: int) -> Tensor:
-    new = x.new_zeros(rows, *x.shape[1:])
+    new = x.new_empty(rows, *x.shape[1:])
     kept = min(rows, x.shape[0])
     assert kept >= min(used, x.shape[0])
     new[:kept] = x[:kept]
+    new[kept:] = 0.0  # hidden keys are read, and must be numbers
     return new
 
 
@@ -159,6 +182,11 @@ class Pool:
         for bucket in list(self.buckets.values()):
             self._shrink(bucket)
 
+    @property
+    def has_free(self) -> bool:
+        """Whether there is memory to hand back."""
+        return any(len(bucket.slots) < bucket.rows for bucket in self.buckets.values())
+
     def _shrink(self, bucket: Bucket) -> None:
         used = len(bucket.slots)
         if used < bucket.rows:
@@ -168,22 +196,30 @@ class Pool:
             del self.buckets[bucket.room]
 
     def _grow(self, bucket: Bucket) -> None:
-        """Twice the rows, or one more where there is no memory for as many."""
-        row = bucket.room * self.bytes_per_token
-        for more in (max(4, bucket.rows), 1):
-            if self.budget.used + more * row <= self.budget.limit:
-                self.budget.used += more * row
-                bucket.resize(bucket.rows + more)
-                return
-        raise CacheFull
+        """Twice the rows, or as large a part of that as there is memory for, since each time all of them are copied."""
+        row, more = bucket.room * self.bytes_per_token, max(4, bucket.rows)
+        while more > 1 and self.budget.used + more * row > self.budget.limit:
+            more //= 2
+        self.budget.take(more * row)
+        bucket.resize(bucket.rows + more)
 
 
 @dataclass
 class Budget:
-    """Bytes of keys and values: the most that may be held, and what is."""
+    """Bytes of keys, values and kept logits: the most that may be held, and what is."""
 
     limit: int
     used: int = 0
+
+    def take(self, size: int) -> None:
+        """Count so many bytes more.
+
+        Raises:
+            CacheFull: that would be more than may be.
+        """
+        if self.used + size > self.limit:
+            raise CacheFull
+        self.used += size
 
 
 @torch.inference_mode()

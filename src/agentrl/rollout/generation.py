@@ -8,7 +8,7 @@ them is the same in each run, and with publications that wait so is the version 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -137,7 +137,7 @@ class Generation:
         self._start([ticket for plan in plans for ticket in self.buffer.dispatch(plan, reserved=True)])
         return await self._obtain(self.buffer.take_reserved)
 
-    async def publish(self, publish: Callable[[], None]) -> None:
+    async def publish(self, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish new weights, when attempts in flight have ended if they do not continue. `begin` follows."""
         started = _now()
         if self._took_at is not None:
@@ -145,7 +145,7 @@ class Generation:
         if self._at_publication == "wait":
             await self._until_idle()
             self.seconds_waiting += _now() - started
-        publish()
+        await publish()
 
     async def _until_idle(self) -> None:
         while self._running or any(work.get_name() not in self.stuck for work in self._leaving):

@@ -2,6 +2,7 @@
 
 from agentrl.settings.agent import TINY_AGENT, HarnessConfig, HuggingFaceConfig, ModelConfig, TasksConfig
 from agentrl.settings.around import EvalConfig, SandboxConfig
+from agentrl.settings.engine import EngineConfig
 from agentrl.settings.imitation import RejectionConfig, WarmStartConfig
 from agentrl.settings.rl import AlgorithmName, CorrectionName, RlConfig
 from agentrl.settings.section import Section
@@ -10,6 +11,7 @@ __all__ = [
     "TINY_AGENT",
     "AlgorithmName",
     "CorrectionName",
+    "EngineConfig",
     "EvalConfig",
     "HarnessConfig",
     "HuggingFaceConfig",

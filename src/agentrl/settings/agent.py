@@ -106,6 +106,17 @@ class HuggingFaceConfig(Section):
         default=None, pattern=r"^\d{4}-\d{2}-\d{2}$", description="the date that some templates print, as 2026-01-31"
     )
 
+    @model_validator(mode="after")
+    def _what_is_set_of_adapters_is_used(self) -> Self:
+        for name in ("lora_alpha", "lora_targets"):
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if not self.lora_rank and value != default:
+                said = ",".join(value) if name == "lora_targets" else f"{value:g}"
+                raise ValueError(
+                    f"{name} {said} with lora_rank 0, which trains no adapters; set lora_rank to 32, or leave it out"
+                )
+        return self
+
 
 class HarnessConfig(Section):
     """What the agent loop allows beside turns and tokens, in training and evaluation alike: time, and what is done

@@ -41,12 +41,11 @@ def write_checkpoint(root: Path, name: str, checkpoint: Checkpoint, *, keep: int
     root.mkdir(parents=True, exist_ok=True)
     partial, path = root / f".{name}.partial", root / name
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    files = {_WEIGHTS: checkpoint.weights, _OPTIMIZER: checkpoint.optimizer}
-    for file, tensors in files.items():
-        save_file(dict(tensors), partial / file)  # not through memory, where a model may not fit twice
-    digests = {file: sync_and_digest(partial / file) for file in files}
-    write_atomic(partial / _STATE, json.dumps({"schema": 1, "sha256": digests, **checkpoint.state}).encode())
+    try:
+        _fill(partial, checkpoint)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # a disk that is full has nothing to spare
+        raise
     if path.exists():
         _remove(path)
     os.replace(partial, path)
@@ -55,6 +54,18 @@ def write_checkpoint(root: Path, name: str, checkpoint: Checkpoint, *, keep: int
     for old in passing[:-keep]:
         _remove(old)
     return path
+
+
+def _fill(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    files = {_WEIGHTS: checkpoint.weights, _OPTIMIZER: checkpoint.optimizer}
+    for file, tensors in files.items():
+        try:
+            save_file(dict(tensors), folder / file)  # not through memory, where a model may not fit twice
+        except SafetensorError as error:  # which is no OSError, whatever the disk said
+            raise OSError(f"{folder / file} cannot be written ({error})") from error
+    digests = {file: sync_and_digest(folder / file) for file in files}
+    write_atomic(folder / _STATE, json.dumps({"schema": 1, "sha256": digests, **checkpoint.state}).encode())
 
 
 def _remove(path: Path) -> None:
@@ -73,26 +84,63 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint folder.
 
     Raises:
-        StoreError: it is missing, incomplete or damaged.
+        StoreError: it is missing, incomplete or damaged; with the newest one beside it that is whole.
     """
     try:
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        digests = {name: digest_of(path / name) for name in (_WEIGHTS, _OPTIMIZER)}
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: not a readable checkpoint ({error})") from error
-    for name, digest in digests.items():
-        if digest != state.get("sha256", {}).get(name):
-            raise StoreError(f"{path / name}: damaged, its checksum differs; resume from another checkpoint")
+        state = _verified_state(path)
+    except StoreError as error:
+        raise StoreError(f"{error}; {_instead(path)}") from error
     try:
         return Checkpoint(weights=load_file(path / _WEIGHTS), optimizer=load_file(path / _OPTIMIZER), state=state)
     except SafetensorError as error:
         raise StoreError(f"{path}: not safetensors ({error})") from error
 
 
+def _verified_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint whose files have their checksums.
+
+    Raises:
+        StoreError: they have not.
+    """
+    try:
+        state: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        digests = {name: digest_of(path / name) for name in (_WEIGHTS, _OPTIMIZER)}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: not a readable checkpoint ({error})") from error
+    for name, digest in digests.items():
+        if digest != state.get("sha256", {}).get(name):
+            raise StoreError(f"{path / name}: damaged, its checksum differs")
+    return state
+
+
+def _instead(path: Path) -> str:
+    """What to go on from in the place of a damaged checkpoint."""
+    whole = newest_whole(path.parent)
+    if whole is None:
+        return "there is no whole one beside it; train again"
+    return f"the newest whole one is {whole.name}: to go on from it, write that name into {path.parent / 'latest'}"
+
+
+def newest_whole(root: Path) -> Path | None:
+    """The checkpoint that a run goes on from, if its files have their checksums; else the newest whose files do."""
+    found = (
+        [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")] if root.is_dir() else []
+    )
+    newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    latest = latest_checkpoint(root)
+    for path in ([latest] if latest else []) + newest:
+        try:
+            _verified_state(path)
+        except StoreError:
+            continue
+        return path
+    return None
+
+
 def latest_checkpoint(root: Path) -> Path | None:
     """The checkpoint to go on from, or None when there is none yet."""
     pointer = root / "latest"
-    return root / pointer.read_text(encoding="utf-8") if pointer.exists() else None
+    return root / pointer.read_text(encoding="utf-8").strip() if pointer.exists() else None
 
 
 def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 _STAGES = ("tasks", "demonstrations", "warm_start", "evaluation")
 _WITHIN_RL = ("sampling", "tools", "training", "waiting", "overlap")
 _TITLES = {"warm_start": "warm start", "rl": "RL"}
+_TRAINED = ("warm_start", "rejection", "rl")
 _NOTES = {"cuts": "cut", "branches": "branch", "withheld": "withheld", "ignored": "ignored"}
 """What the agent loop notes in a trace's metadata, and how it is called here."""
 _ROLE_STYLE = {"system": "dim", "user": "green", "assistant": "bold cyan", "tool": "yellow"}
@@ -40,6 +41,27 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     for name, title in titles.items():
         if name in summary.get("eval", {}):
             table.add_row(title, *_interval_cells(summary["eval"][name], signed=name == "difference"))
+    return table
+
+
+def result(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What a run came to: the table of its evaluations or, where it has none, what was measured while it trained.
+
+    Args:
+        summary: of the run, as `result_table` takes it.
+        rows: the rows of ``metrics.jsonl``.
+    """
+    if summary.get("eval"):
+        return result_table(summary)
+    table = Table("not evaluated", "first", "last", "least", "most", "times", header_style="bold cyan")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for phase, name in itertools.product(_TRAINED, ("loss", "validation_loss", "reward")):
+        values = [row[name] for row in rows if row["phase"] == phase and row.get(name) is not None]
+        if values:
+            numbers = (values[0], values[-1], min(values), max(values))
+            title = f"{_TITLES.get(phase, phase)}, {name.replace('_', ' ')}"
+            table.add_row(title, *(f"{value:.4f}" for value in numbers), str(len(values)))
     return table
 
 

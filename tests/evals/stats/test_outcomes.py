@@ -196,3 +196,49 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 0.93 <= hits / repeats <= 0.97
     # Negative control: a hundred attempts taken as independent.
     assert naive_hits / repeats < 0.85
+
+
+PROGRAMS = {f"task{place}": f"program{place % 10}" for place in range(20)}
+
+
+def twins(low, high):
+    """Twenty tasks, two of each of ten programs: both are solved at the rate of their program."""
+    return {task: [low if int(program[7:]) < 5 else high] for task, program in PROGRAMS.items()}
+
+
+def test_tasks_of_one_program_count_as_one():
+    """Ten programs, five at 0.4 and five at 0.6: sd sqrt(10 * 0.01 / 9), over sqrt(10) that is 1/30; t with 9 degrees
+    of freedom. Twenty tasks taken as independent would have sqrt(20 * 0.01 / 19) / sqrt(20) = 0.0229."""
+    found = pass_at_1(twins(0.4, 0.6), PROGRAMS)
+    assert (found.low, found.high) == pytest.approx((0.5 - T9 / 30, 0.5 + T9 / 30))
+    assert (found.method, found.num_tasks, found.num_clusters) == ("CR1 t over clusters", 20, 10)
+    apart = pass_at_1(twins(0.4, 0.6))
+    assert apart.high - apart.mean < 0.7 * (found.high - found.mean)
+
+
+def test_a_difference_is_clustered_as_its_sides_are():
+    """Each task of the second five programs gains 0.2: mean 0.1, and half of the spread of 0.4 and 0.6 doubled."""
+    found = paired_difference(twins(0.4, 0.4), twins(0.4, 0.6), PROGRAMS)
+    assert (found.mean, found.high) == pytest.approx((0.1, 0.1 + T9 / 30))
+    assert (found.method, found.num_clusters) == ("paired t over clusters", 10)
+
+
+def test_a_task_without_a_program_is_a_cluster_of_its_own():
+    found = pass_at_1({**twins(0.4, 0.6), "alone": [0.5]}, PROGRAMS)
+    assert (found.num_tasks, found.num_clusters) == (21, 11)
+
+
+def test_one_program_says_nothing_of_others():
+    alone = dict.fromkeys(PROGRAMS, "program")
+    found = pass_at_1(twins(0.4, 0.6), alone)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.0, 1.0))
+    assert (found.method, found.num_clusters) == ("one cluster, which says nothing of others", 1)
+    difference = paired_difference(twins(0.4, 0.4), twins(0.4, 0.6), alone)
+    assert (difference.low, difference.high) == (-1.0, 1.0)
+    with pytest.raises(ValueError, match="2"):
+        pass_at_1({"a": [1]}, {"a": "program"})
+
+
+def test_no_clusters_leave_the_interval_as_it_was():
+    assert pass_at_1(twins(0, 1), {}) == pass_at_1(twins(0, 1))
+    assert pass_at_1(twins(0, 1)).method == "wilson"
