@@ -9,13 +9,14 @@ VLLM_VENV ?= $(VENV)/vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-assets gemma faults vllm-env test-vllm lint check bench equivalence phenomena clean
+.PHONY: help demo test test-assets test-long gemma faults vllm-env test-vllm lint check bench equivalence phenomena clean
 
 help:
 	@echo "make demo    train a small agent to repair Python on this machine (a few minutes after set-up)"
 	@echo "make test    run the tests"
 	@echo "make test-assets  fetch the tokenizer that some tests need (make test does it; without it they are skipped)"
 	@echo "make gemma   make a folder of the pretrained Gemma 3 270M that the recipe gemma3-270m-bugfix trains (1.1 GB)"
+	@echo "make test-long  run the tests that make test leaves out because they take long (minutes)"
 	@echo "make faults  kill runs at many moments and compare what comes of them (minutes)"
 	@echo "make test-vllm  compare a real vLLM server with the trainer, on the CPU (minutes)"
 	@echo "make vllm-env  make the environment of that server (make test-vllm does it; 4 GB)"
@@ -41,7 +42,11 @@ gemma: $(READY)
 
 test: $(READY) test-assets
 	@echo "==> running the tests"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+test-long: $(READY) test-assets
+	@echo "==> running the tests that take long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load -m long
 
 faults: $(READY)
 	@echo "==> killing runs"

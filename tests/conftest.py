@@ -1,4 +1,4 @@
-"""For all tests: which files begin, so that two workers end together; and no property test goes by the clock."""
+"""For all tests: which files begin, so that all workers end together; and no property test goes by the clock."""
 
 from collections.abc import Sequence
 

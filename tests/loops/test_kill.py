@@ -70,6 +70,7 @@ def attempts(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_a_run_that_plays_ahead_is_killed_and_trains_each_attempt_once(tmp_path, attempts):
     place = Place(root=tmp_path).prepare(AHEAD)
     place.kill_before(r"open \S*/metrics.jsonl a", 2)  # before its first checkpoint

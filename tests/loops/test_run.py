@@ -120,7 +120,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(whole, tmp
     assert not same(weights(folder), weights(other))
 
 
-@pytest.mark.parametrize("stop", [("warm start", 3), ("rl", 1), ("rl", 2), ("rl", 3)])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "stop", [("warm start", 3), pytest.param(("rl", 1), marks=LONG), ("rl", 2), pytest.param(("rl", 3), marks=LONG)]
+)
 def test_a_run_that_was_stopped_goes_on_as_if_nothing_had_happened(whole, tmp_path, stop):
     folder, summary = whole
     stopped, early = run(tmp_path, stop=stop)
@@ -161,7 +166,7 @@ EVERYTHING = changed(
 """All that has a state of its own at once: a second network and its optimizer, a coefficient, a sampler that lags."""
 
 
-@pytest.mark.parametrize("stop", [("rl", 2), ("rl", 3)])
+@pytest.mark.parametrize("stop", [("rl", 2), pytest.param(("rl", 3), marks=LONG)])
 def test_a_run_with_all_kinds_of_state_goes_on_as_if_nothing_had_happened(tmp_path, stop):
     whole, _ = run(tmp_path / "whole", EVERYTHING)
     stopped, _ = run(tmp_path / "stopped", EVERYTHING, stop=stop)

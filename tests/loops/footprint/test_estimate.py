@@ -132,6 +132,7 @@ def test_a_model_without_a_shape_is_refused(tmp_path: Path) -> None:
         outline(config(model__name=str(tmp_path)))
 
 
+@pytest.mark.long
 def test_an_estimate_is_close_to_what_real_steps_take() -> None:
     """In a process of its own; the band is wider than what was measured, since allocators differ."""
     script = Path(__file__).parents[3] / "benchmarks" / "bench_memory.py"

@@ -19,6 +19,7 @@ def checks():
 
 
 @needs_data
+@pytest.mark.long
 def test_right_solutions_pass_and_buggy_ones_fail(grade):
     wanted, jobs = [], []
     for task, right, hidden in checks():
