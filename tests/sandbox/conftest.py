@@ -27,4 +27,4 @@ def census() -> Iterator[Census]:
     """Fails a test that leaves processes, descriptors, mounts or files of a box."""
     before = Census()
     yield before
-    assert eventually(lambda: Census().same(before)), (vars(before), vars(Census()))
+    assert eventually(lambda: Census().within(before)), (vars(before), vars(Census()))

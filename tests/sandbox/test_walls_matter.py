@@ -63,7 +63,7 @@ WALLS = [
 def outcome(folder: Path, file: str, wall: str, instead: str, attack: str) -> str:
     """How an attack ends against a copy of the sandbox with one line changed."""
     copy = folder / "agentrl"
-    copy.mkdir()
+    copy.mkdir(parents=True)
     for path in PACKAGE.iterdir():
         if path.name != "sandbox":
             (copy / path.name).symlink_to(path)
@@ -83,7 +83,9 @@ def outcome(folder: Path, file: str, wall: str, instead: str, attack: str) -> st
 def test_without_the_wall_the_attack_gets_out(tmp_path: Path, file: str, wall: str, instead: str, attack: str) -> None:
     if reason := why_not("zygote"):
         pytest.skip(reason)
-    assert outcome(tmp_path, file, wall, instead, attack) == "escaped"
+    # Some attacks are a race with the watchdog, which a busy machine may let it win once.
+    tries = (outcome(tmp_path / str(number), file, wall, instead, attack) for number in range(4))
+    assert "escaped" in tries
 
 
 def test_with_all_walls_the_same_run_is_held(tmp_path: Path) -> None:

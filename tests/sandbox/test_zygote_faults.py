@@ -261,13 +261,13 @@ def test_many_boxes_leave_nothing(census: Census, count: int) -> None:
 
 def test_the_census_notices_what_is_left(tmp_path: Path) -> None:
     before = Census()
-    assert Census().same(before)
+    assert Census().within(before)
     with (tmp_path / "open").open("w"):
-        assert not Census().same(before)
+        assert not Census().within(before)
     with subprocess.Popen(["sleep", "60"]) as child:
-        assert not Census().same(before)
+        assert not Census().within(before)
         child.kill()
-    assert Census().same(before)
+    assert Census().within(before)
 
 
 def test_a_fork_server_is_replaced_after_so_many_boxes_and_ends_with_its_last(census: Census) -> None:
