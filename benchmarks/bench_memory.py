@@ -2,15 +2,18 @@
 
 python benchmarks/bench_memory.py [small|all]
 
-Each row is a process of its own that samples and trains with random weights, two steps of each. Memory is the peak of
-the second step of each phase (VmHWM, set back before it); seconds are those of the faster of two steps.
+A process of its own samples and trains with random weights, a step of each in turns with an estimate of its time, so
+that what else the machine does meets both alike. Memory is the largest peak from the second step on (VmHWM, set back
+before each); seconds are those of the processor, each the least of the rounds, since what disturbs makes all longer.
 """
 
 import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,15 +23,17 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from agentrl.algorithms.presets import preset
 from agentrl.config import EvalConfig, HuggingFaceConfig, ModelConfig, RlConfig, SandboxConfig, TrainConfig
 from agentrl.engine.local import LocalEngine
-from agentrl.loops.footprint.estimate import Traces, durations, estimate, trace
-from agentrl.loops.footprint.machine import rates, warm_up
-from agentrl.loops.footprint.outline import outline_model
+from agentrl.loops.footprint.duration import durations
+from agentrl.loops.footprint.estimate import estimate, trace
+from agentrl.loops.footprint.machine import warm_up
 from agentrl.loops.footprint.trace import Conversations
 from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.train.losses import PolicyGradient
 from agentrl.train.trainer import OptimizerSettings, Trainer
 
 MIB = 2**20
+ROUNDS = 3
+PHASES = ("sampling", "training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +70,10 @@ class Case:
             groups=self.groups, members=self.members, prompt=self.prompt, length=self.length, observation=16
         )
 
-    @property
-    def config(self) -> TrainConfig:
+    def config(self, folder: str) -> TrainConfig:
         return TrainConfig(
             recipe="bench",
-            model=ModelConfig(name="random", context=self.length),
+            model=ModelConfig(name=folder, context=self.length),
             hf=HuggingFaceConfig(
                 gradient_checkpointing=self.checkpointing, micro_batch_tokens=self.micro_batch, device="cpu"
             ),
@@ -92,41 +96,56 @@ CASES = {
 
 def main() -> None:
     if len(sys.argv) > 2:
-        print(json.dumps(measured(Case(**json.loads(sys.argv[2])))))
+        measure(Case(**json.loads(sys.argv[2])))
         return
     few = sys.argv[1:] == ["small"]
-    print(f"{'':<28}{'phase':<10}{'estimated':>12}{'measured':>12}{'ratio':>7}{'estimated':>12}{'measured':>10}")
+    columns = f"{'estimated':>12}{'measured':>12}{'ratio':>7}"
+    print(f"{'':<28}{'phase':<10}{columns}{columns}")
     libraries = warm_up(transformers=True)
     for name, case in list(CASES.items())[: 1 if few else None]:
         compare(name, case, libraries)
 
 
 def compare(name: str, case: Case, libraries: int) -> None:
-    """Estimate first, then measure, and print both."""
-    estimated = foretold(case, libraries)
+    """Estimate and measure in turns, and print both."""
     words = [sys.executable, __file__, "measure", json.dumps(asdict(case))]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    for phase in ("sampling", "training"):
-        (memory, seconds), (peak, took) = estimated[phase], found[phase]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as steps,
+    ):
+        case.shape.save_pretrained(folder)
+        config = case.config(folder)
+        traces = trace(config, case.conversations)
+        found = estimate(config, traces, libraries=libraries)
+        taken = [next_step(steps)]
+        times = []
+        for _ in range(ROUNDS):
+            times.append(durations(config, traces))
+            taken.append(next_step(steps))
+        steps.communicate()
+    boxes = next(part for part in found.parts if part.name == "sandboxes")
+    for phase in PHASES:
+        memory, peak = found.phase(phase) - boxes.bytes[phase], max(step[phase][0] for step in taken[1:])
+        seconds = min(one[phase].total for one in times)
+        took = min(step[phase][1] for step in taken[1:])
         print(
             f"{name:<28}{phase:<10}{memory / MIB:>8,.0f} MiB{peak / MIB:>8,.0f} MiB{memory / peak:>7.2f}"
-            f"{seconds:>10.1f} s{took:>8.1f} s",
+            f"{seconds:>10.2f} s{took:>10.2f} s{seconds / took:>7.2f}",
             flush=True,
         )
 
 
-def foretold(case: Case, libraries: int) -> dict[str, tuple[float, float]]:
-    """Bytes and seconds of each phase; sandboxes are not in the measurement."""
-    policy = outline_model(case.shape, case.config.hf, value_head=False)
-    traces: Traces = trace(case.config, case.conversations, policy)
-    found = estimate(case.config, traces, libraries=libraries)
-    boxes = next(part for part in found.parts if part.name == "sandboxes")
-    times = durations(traces, rates("cpu", policy))
-    return {phase: (found.phase(phase) - boxes.bytes[phase], times[phase].total) for phase in times}
+def next_step(steps: "subprocess.Popen[str]") -> dict[str, tuple[float, float]]:
+    """Let the other process do a step of each phase; its peak bytes and seconds."""
+    assert steps.stdin is not None
+    assert steps.stdout is not None
+    steps.stdin.write("step\n")
+    steps.stdin.flush()
+    return json.loads(steps.stdout.readline())
 
 
-def measured(case: Case) -> dict[str, tuple[float, float]]:
-    """Peak bytes of the second step of each phase, and seconds of the faster."""
+def measure(case: Case) -> None:
+    """For each line that comes, a step of each phase; print peak bytes and processor seconds."""
     torch.manual_seed(0)
     policy = HuggingFacePolicy(AutoModelForCausalLM.from_config(case.shape))
     if case.checkpointing:
@@ -141,16 +160,16 @@ def measured(case: Case) -> dict[str, tuple[float, float]]:
         "sampling": lambda: asyncio.run(play(engine, case.conversations)),
         "training": lambda: trainer.step(samples, loss),
     }
-    taken: dict[str, list[float]] = {phase: [] for phase in work}
-    peaks: dict[str, float] = {}
-    for _ in range(2):
-        for phase, do in work.items():
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
-            started = time.perf_counter()
-            do()
-            taken[phase].append(time.perf_counter() - started)
-            peaks[phase] = peak_bytes()
-    return {phase: (peaks[phase], min(taken[phase])) for phase in work}
+    for _ in sys.stdin:
+        print(json.dumps({phase: measured(work[phase]) for phase in PHASES}), flush=True)
+
+
+def measured(do: Callable[[], object]) -> tuple[float, float]:
+    """Peak bytes and processor seconds of something."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    started = time.process_time()
+    do()
+    return peak_bytes(), time.process_time() - started
 
 
 async def play(engine: LocalEngine, conversations: Conversations) -> None:

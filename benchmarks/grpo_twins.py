@@ -35,16 +35,9 @@ MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
-    """A model's sizes and a group of completions of one prompt. Ids and numbers are random, from seed 0."""
+class Workload(Sizes):
+    """A model's sizes, and a group of completions of one prompt. Ids and numbers are random, from seed 0."""
 
-    name: str
-    vocabulary: int
-    width: int
-    layers: int
-    heads: int
-    key_heads: int
-    mlp_width: int
     group: int = 8
     prompt: int = 256
     completion: int = 64
@@ -56,16 +49,7 @@ class Workload:
 
     def model(self) -> Qwen3ForCausalLM:
         """Fresh weights, drawn from seed 0, output tied to the embedding."""
-        sizes = Sizes(
-            name=self.name,
-            vocabulary=self.vocabulary,
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads,
-            key_heads=self.key_heads,
-            mlp_width=self.mlp_width,
-        )
-        return model(sizes)
+        return model(self)
 
     def data(self) -> Data:
         """Old log-probabilities are near those of fresh weights, so that some ratios are clipped."""

@@ -1,6 +1,7 @@
 """Conversations with the in-process engine, and the trainer's word on each of their tokens."""
 
 import asyncio
+from dataclasses import replace
 
 import torch
 
@@ -12,15 +13,17 @@ from agentrl.types import Sample
 VOCABULARY = 12
 STOP = frozenset((0,))
 SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=192)
-TOKEN_BYTES = 2 * 2 * 16 * 4
+TOKEN_BYTES = (2 * 2 + 1) * 16 * 4
+"""Keys and values in two layers, and one of them again for a copy."""
 SLOT = 64 * TOKEN_BYTES
 """Bytes of the smallest slot."""
 LOGITS = VOCABULARY * 4
 """Bytes of what follows a prompt, which is kept."""
 
 
-def make_model(seed=0):
-    model = TinyTransformer(SHAPE, seed=seed)
+def make_model(seed=0, context=SHAPE.context):
+    """A model with opinions: fresh weights predict nearly uniformly."""
+    model = TinyTransformer(replace(SHAPE, context=context), seed=seed)
     with torch.no_grad():
         model.embedding.weight.mul_(6.0)
     return model
@@ -30,35 +33,39 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30.0))
 
 
-async def converse(session, contexts, pauses, *, max_tokens=6, **options):
+async def converse(session, contexts, pauses=None, *, max_tokens=6, **options):
+    """One conversation: contexts in, completions out, with so many seconds behind each."""
     replies = []
-    for context, pause in zip(contexts, pauses, strict=True):
+    for context, pause in zip(contexts, pauses or [0.0] * len(contexts), strict=True):
         replies.append(await session.sample(context, max_tokens=max_tokens, stop_ids=STOP, **options))
         await asyncio.sleep(pause)
     await session.close()
     return replies
 
 
-def gaps(weights, contexts, replies):
-    """For each version, the largest difference between its trainer's log-probability of a token and the sampler's."""
-    ids, logprobs, versions, support = [], [], [], []
+def to_sample(contexts, replies, *, trace_id="t", group_id="g"):
+    """What was sampled in a conversation, to be trained."""
+    ids, logprobs, support = [], [], []
     for context, reply in zip(contexts, replies, strict=True):
         ids += [*context, *reply.token_ids]
         logprobs += [None] * len(context) + list(reply.logprobs)
-        versions += [None] * len(context) + list(reply.versions)
         support += [()] * len(context) + list(reply.support or [()] * len(reply.token_ids))
-    sampled = [version is not None for version in versions]
-    sample = Sample(
+    return Sample(
         token_ids=tuple(ids),
-        weights={"pg": tuple(map(float, sampled))},
+        weights={"pg": tuple(float(logprob is not None) for logprob in logprobs)},
         logprobs=tuple(logprobs),
         advantages=(0.0,) * len(ids),
-        trace_id="t",
-        group_id="g",
+        trace_id=trace_id,
+        group_id=group_id,
         support=tuple(support) if any(support) else (),
     )
+
+
+def gaps(weights, contexts, replies):
+    """For each version, the largest difference between its trainer's log-probability of a token and the sampler's."""
+    sample = to_sample(contexts, replies)
     batch = pack([[sample]], count([sample]))
-    of_token = [version for version in versions if version is not None]
+    of_token = [version for reply in replies for version in reply.versions]
     found = {}
     for version in set(of_token):
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,47 +12,27 @@ from scipy import stats
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.random import uniforms
 from agentrl.errors import SamplerError
-from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, pack
 from agentrl.train.scoring import score_tokens
-from agentrl.types import Completion, Sample, Sampling
+from agentrl.types import Completion, Sampling
+from tests.engine import talks
+from tests.engine.talks import STOP, VOCABULARY, converse, run
 
-VOCABULARY = 12
-STOP = frozenset((0,))
-SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=96)
-
-
-def make_model(seed=0):
-    """A model with opinions: fresh weights predict nearly uniformly."""
-    model = TinyTransformer(SHAPE, seed=seed)
-    with torch.no_grad():
-        model.embedding.weight.mul_(6.0)
-    return model
+make_model = partial(talks.make_model, context=96)
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 20.0))
+def play(engine, plans, *, order=None, pause=None, max_tokens=5):
+    """All conversations at once, with pauses that ``pause`` draws. Plans map a seed to contexts; returns seed ->
+    completions."""
 
-
-async def converse(session, contexts, *, max_tokens=5, pause=None):
-    """One conversation: contexts in, completions out."""
-    completions = []
-    for context in contexts:
-        completions.append(await session.sample(context, max_tokens=max_tokens, stop_ids=STOP))
-        if pause is not None:
-            await asyncio.sleep(pause.random() * 0.004)
-    await session.close()
-    return completions
-
-
-def play(engine, plans, *, order=None, pause=None, **options):
-    """All conversations at once. Plans map a seed to contexts; returns seed -> completions."""
+    def pauses(contexts):
+        return [pause.random() * 0.004 if pause else 0.0 for _ in contexts]
 
     async def all_of_them():
         names = order or list(plans)
         sessions = {seed: engine.session(seed) for seed in names}
-        talks = [converse(sessions[seed], plans[seed], pause=pause, **options) for seed in names]
-        return dict(zip(names, await asyncio.gather(*talks), strict=True))
+        said = [converse(sessions[n], plans[n], pauses(plans[n]), max_tokens=max_tokens) for n in names]
+        return dict(zip(names, await asyncio.gather(*said), strict=True))
 
     return run(all_of_them())
 
@@ -67,19 +48,7 @@ PLANS = {
 
 
 def to_sample(seed, contexts, completions):
-    ids, weights, logprobs = [], [], []
-    for context, completion in zip(contexts, completions, strict=True):
-        ids += [*context, *completion.token_ids]
-        weights += [0.0] * len(context) + [1.0] * len(completion.token_ids)
-        logprobs += [None] * len(context) + list(completion.logprobs)
-    return Sample(
-        token_ids=tuple(ids),
-        weights={"pg": tuple(weights)},
-        logprobs=tuple(logprobs),
-        advantages=(0.0,) * len(ids),
-        trace_id=str(seed),
-        group_id=str(contexts[0]),
-    )
+    return talks.to_sample(contexts, completions, trace_id=str(seed), group_id=str(contexts[0]))
 
 
 def gap(model, plans, played, temperature):
@@ -432,7 +401,9 @@ def test_a_greedy_conversation_takes_the_likeliest_token_whatever_its_seed_and_o
 
         async def both():
             first, other = engine.session(seed, greedy=greedy), engine.session(99)
-            return await asyncio.gather(converse(first, contexts), converse(other, PLANS[12]))
+            return await asyncio.gather(
+                converse(first, contexts, max_tokens=5), converse(other, PLANS[12], max_tokens=5)
+            )
 
         return run(both())
 

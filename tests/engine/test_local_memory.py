@@ -1,12 +1,16 @@
 """Short of memory: what there is room for is exact, repeats bit for bit in lockstep, and is not moved about."""
 
 import asyncio
+import gc
 import random
+import weakref
 
 import pytest
 
 from agentrl.engine.local import LocalEngine
+from agentrl.engine.memory import host_bytes
 from agentrl.errors import SamplerError
+from agentrl.loops.footprint.live import LiveBytes
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from tests.engine.talks import LOGITS, SLOT, STOP, TOKEN_BYTES, converse, gaps, make_model, plans_of, run
 
@@ -109,3 +113,60 @@ def test_those_that_leave_before_their_turn_leave_nothing_behind():
         assert len((await long).token_ids) == 1
 
     run(play())
+
+
+class CacheBytes(LiveBytes):
+    """Counts the tensors of slots alone: rows of 2 heads, of a power of two of tokens, of 8 numbers."""
+
+    def _see(self, tensor):
+        is_slots = (
+            tensor.ndim == 4 and tensor.shape[1] == 2 and tensor.shape[2] in (64, 128, 256) and tensor.shape[3] == 8
+        )
+        return super()._see(tensor) if is_slots else False
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "continuous"])
+@pytest.mark.parametrize("slots", [8, 20])
+def test_at_no_moment_do_keys_and_values_take_more_than_was_allowed(schedule, slots):
+    """Also while slots grow, move and shrink, when the old tensors and the new ones are both there."""
+    plans = plans_of(random.Random(3), 10)
+    engine = LocalEngine(make_model(), schedule=schedule, cache_bytes=slots * SLOT)
+
+    async def play():
+        sessions = {seed: engine.session(seed) for seed in plans}
+        await asyncio.gather(*(converse(sessions[seed], *plan, max_tokens=25) for seed, plan in plans.items()))
+
+    with CacheBytes() as live:
+        run(play())
+    assert slots * SLOT // 2 < live.peak <= slots * SLOT
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "continuous"])
+def test_an_engine_that_is_let_go_frees_its_cache_at_once(schedule):
+    """Several engines of one process do not add up until the garbage collector happens to run."""
+    model = make_model()
+
+    def played():
+        engine = LocalEngine(model, schedule=schedule)
+        run(converse(engine.session(1), [(1,) * 30, (2,) * 40], [0, 0]))
+        pools = (engine.store.cache.prompts, engine.store.cache.tails)
+        return [
+            weakref.ref(x)
+            for pool in pools
+            for bucket in pool.buckets.values()
+            for layer in bucket.layers
+            for x in layer
+        ]
+
+    gc.collect()
+    gc.disable()
+    try:
+        tensors = played()
+        assert len(tensors) >= 8
+        assert [x for x in tensors if x() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_by_default_a_quarter_of_what_this_process_may_take_is_for_the_cache():
+    assert LocalEngine(make_model()).store.cache.budget.limit == host_bytes() // 4

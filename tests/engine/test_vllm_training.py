@@ -1,4 +1,4 @@
-"""Reinforcement learning with a real vLLM server: it agrees with the trainer before and after, and may be killed."""
+"""Training with a real vLLM server: it agrees with the trainer before and after, and may be killed."""
 
 import shutil
 import threading
@@ -15,9 +15,10 @@ from agentrl.loops.context import RunContext
 from agentrl.loops.evaluation import find_checkpoint
 from agentrl.loops.parity import Asked, check
 from agentrl.loops.rl_async import reinforce_async
+from agentrl.loops.run import train
 from agentrl.loops.served import Servers
 from agentrl.store import RunFolder
-from tests.loops.serving import CONTEXT, save, served_config
+from tests.loops.serving import CONTEXT, rejecting_config, save, save_ending, served_config
 from tests.loops.test_run import Reporter
 
 pytestmark = [
@@ -115,3 +116,20 @@ def test_a_run_goes_on_when_its_server_was_killed(model, server, tmp_path):
     assert len(set(ids)) == len(ids) == 8
     assert max(row["age_max"] for row in rows) <= 1
     print(f"killed after {killed[0]} replies of {sampler.stats.replies}; {sampler.stats.retries} sent again")
+
+
+def test_two_rounds_of_rejection_sampling_and_the_server_agrees(server, tmp_path):
+    """Each round is played with the weights of the last one; the evaluations before and after with those of the run."""
+    config = rejecting_config(save_ending(tmp_path / "model"), server)
+    folder = RunFolder.create(tmp_path / "runs", config)
+    summary = train(config, folder, Reporter(), resume=False)
+    assert list(summary["eval"]) == ["before", "after", "difference"]
+    rows = folder.metrics("rejection")
+    assert [(row["step"], row["episodes"], row["episodes_unscored"]) for row in rows] == [(1, 16, 0), (2, 16, 0)]
+    assert all(row["episodes_kept"] > 0 for row in rows)
+    for phase, step, version in (("eval_before", 0, 0), ("rejection", 1, 0), ("rejection", 2, 1), ("eval", 2, 2)):
+        traces = list(folder.iter_traces(phase, step))
+        assert {v for trace in traces for node in trace.nodes for v in node.versions} == {version}
+    after = measured(config, find_checkpoint(folder, "2"))
+    assert after.within
+    print(f"largest difference after two rounds {after.figures.largest:.2g}")

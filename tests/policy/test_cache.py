@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import SamplerError
+from agentrl.policy import cache as cache_module
 from agentrl.policy import step as step_module
 from agentrl.policy.cache import KeyValueCache, Piece, next_logits
 from agentrl.policy.slots import layer_shapes
@@ -18,6 +19,15 @@ from agentrl.types import Sample
 VOCABULARY = 13
 SHAPE = TransformerShape(vocab_size=VOCABULARY, layers=2, width=16, heads=2, mlp_width=24, context=257)
 MODEL = TinyTransformer(SHAPE, seed=1)
+
+
+@pytest.fixture(scope="module", autouse=True, params=["native", "torch"])
+def way(request):
+    """Who attends; on a machine without a compiler both are torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr(cache_module, "attention_kernels", lambda *_: None)
+        yield request.param
 
 
 def full_logits(ids):
@@ -164,8 +174,8 @@ def test_shapes_are_found_out_with_one_token():
     assert [(s.heads, s.key_width, s.value_width, s.query_heads) for s in shapes] == [(2, 8, 8, 2)] * 2
     assert like.dtype == torch.float32
     assert logits_bytes == VOCABULARY * 4
-    # 2 layers x 2 heads x (8 + 8) numbers x 4 bytes
-    assert KeyValueCache(MODEL, sys.maxsize).bytes_per_token == 2 * 2 * 16 * 4
+    # 2 layers x 2 heads x (8 + 8) numbers x 4 bytes, and for a copy the keys of a layer again
+    assert KeyValueCache(MODEL, sys.maxsize).bytes_per_token == 2 * 2 * 16 * 4 + 2 * 8 * 4
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.03), (torch.float32, 1e-5)])
@@ -184,7 +194,9 @@ def test_scores_are_not_rounded_before_their_exponential(dtype, most):
     assert ((rounded - scores.logsumexp(-1)).abs().max() > 1e-2) == (dtype == torch.bfloat16)
 
 
-def test_a_step_like_the_one_before_is_not_laid_out_again(monkeypatch):
+def test_a_step_like_the_one_before_is_not_laid_out_again(monkeypatch, way):
+    if way == "native":
+        monkeypatch.setattr(cache_module, "attention_kernels", lambda *_: None)
     laid_out = []
     whole = step_module.Step.__init__
 

@@ -42,7 +42,7 @@ def test_the_renamed_vocabulary_converses_in_chatml(tmp_path):
     assert set(MARKS) == set(vocabulary.controls)
     # the ids stay: what ended a text ends a turn
     assert end == before["<eos>"] == vocabulary.control(END) == vocabulary.end_id
-    renderer = choose_renderer(vocabulary, thinking=False)
+    renderer = choose_renderer(vocabulary, thinking=False, kind="chatml")
     assert isinstance(renderer, ChatMLRenderer)
     [ids] = renderer.render([Message(role="user", content="mend it")], ())
     assert ids[0] == before["<bos>"]

@@ -40,15 +40,23 @@ def make(config, *, dtype=torch.float32):
     return HuggingFacePolicy(model)
 
 
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request, monkeypatch):
+    """Who computes what lies between the products; on a machine without a compiler both are torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(plain, "kernels", lambda _: None)
+    return plain._Compiled if plain.kernels(16) else plain._Plain
+
+
 def is_quick(policy):
-    return isinstance(policy._sampling, plain._Plain)
+    return isinstance(policy._sampling, (plain._Compiled, plain._Plain))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_numbers_of_the_models_own_layers(name, monkeypatch):
+def test_the_numbers_of_the_models_own_layers(name, monkeypatch, way):
     policy = make(CONFIGS[name])
     quick = next_logits(policy, IDS)
-    assert is_quick(policy)
+    assert type(policy._sampling) is way
     monkeypatch.setattr(plain, "PLAIN_TYPES", frozenset())
     policy = make(CONFIGS[name])
     own = next_logits(policy, IDS)
@@ -88,6 +96,31 @@ def test_other_types_of_models_and_weights_keep_theirs():
     for policy in (make(mistral), make(CONFIGS["qwen3"], dtype=torch.bfloat16)):
         next_logits(policy, IDS)
         assert not is_quick(policy)
+
+
+def test_many_tokens_are_left_to_threads(way, monkeypatch):
+    policy = make(CONFIGS["qwen3"])
+    few = next_logits(policy, IDS)
+    monkeypatch.setattr(plain, "MANY_TOKENS", 10)
+    monkeypatch.setattr(plain.torch, "get_num_threads", lambda: 4)
+    sizes, by_torch = [], plain._Plain.__call__
+
+    def counted(quick, ids_M, *others):
+        sizes.append(len(ids_M))
+        return by_torch(quick, ids_M, *others)
+
+    monkeypatch.setattr(plain._Plain, "__call__", counted)
+    torch.testing.assert_close(next_logits(policy, IDS), few, rtol=0.0, atol=1e-5)
+    assert sizes == ([16] if way is plain._Compiled else [1, 16])  # one token asks for the shapes of the layers
+
+
+def test_a_model_that_is_moved_is_computed_where_it_is():
+    policy = make(CONFIGS["qwen3"])
+    few = next_logits(policy, IDS)
+    policy.double()
+    torch.testing.assert_close(next_logits(policy, IDS), few.double(), rtol=0.0, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(next_logits(policy.float(), IDS).float(), few, rtol=0.0, atol=0.1)
 
 
 def test_a_copy_computes_with_its_own_weights():

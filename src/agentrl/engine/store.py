@@ -7,13 +7,13 @@ others that begin so, until memory is wanted or the weights change.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from agentrl.engine.memory import host_bytes
 from agentrl.engine.prefixes import PrefixTree
 from agentrl.engine.requests import EngineStats
 from agentrl.errors import SamplerError
@@ -80,9 +80,9 @@ class Conversation:
     @property
     def num_cached(self) -> int:
         """Tokens that need not be computed, from the first on."""
-        if self.opening is None:
+        if self.opening is None or self.opening.slot is None:
             return 0
-        return self.opening.length + (0 if self.tail is None else self.tail.length)
+        return self.opening.slot.length + (0 if self.tail is None else self.tail.length)
 
     @property
     def num_missing(self) -> int:
@@ -102,7 +102,8 @@ class ConversationStore:
 
     Args:
         model: computes them.
-        max_bytes: the most that they may take; None for a quarter of the memory of the device.
+        max_bytes: the most that they may take; None for a quarter of the memory of the device, or of what the control
+            group of this process allows.
         stats: where is counted what is shared, computed again and dropped.
     """
 
@@ -170,17 +171,14 @@ class ConversationStore:
         if total > start + 1:  # a token that follows the last always fits
             end = min(total, start + max(1, min(most, self.cache.widest(start + most))))
         behind = end - opening.length
-        conversation.tail = tails.take(behind) if tail is None else tails.moved(tail, behind)
-        self.stats.recomputed += max(0, min(conversation.most, end) - start)
+        if tail is None or behind > tail.bucket.room:
+            tail = conversation.tail = tails.take(behind) if tail is None else tails.moved(tail, behind)
+        if conversation.most > start:
+            self.stats.recomputed += min(conversation.most, end) - start
         conversation.most = max(conversation.most, end)
         conversation.used_at = self._now()
-        return Piece(
-            slot=conversation.tail,
-            prompt=opening.slot,
-            token_ids=conversation.token_ids[start:end],
-            previous_id=conversation.token_ids[start - 1],
-            ends=end == total,
-        )
+        ids = conversation.token_ids
+        return Piece(tail, opening.slot, ids[start:end], ids[start - 1], end == total)
 
     def drop(self, conversation: Conversation) -> None:
         """Forget what is cached of a conversation; its prompt stays for others, if some of it is computed."""
@@ -325,7 +323,7 @@ class ConversationStore:
 
 
 def _memory(device: torch.device) -> int:
-    """Of the device, in bytes."""
+    """Of the device, in bytes, as far as this process may take it."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return host_bytes()

@@ -18,6 +18,7 @@ from torch import Tensor
 from agentrl.errors import SamplerError
 from agentrl.policy import step
 from agentrl.policy.base import Policy
+from agentrl.policy.native_step import NativeStep, attention_kernels
 from agentrl.policy.slots import Budget, Pool, layer_shapes
 from agentrl.policy.step import Piece, Step
 
@@ -37,7 +38,9 @@ class KeyValueCache:
         self.budget = Budget(max_bytes)
         shapes, like, self.logits_bytes = layer_shapes(model)
         self.query_heads = max(shape.query_heads for shape in shapes)
+        self.key_numbers = max(shape.query_heads * shape.key_width for shape in shapes)
         self.prompts, self.tails = (Pool(shapes, like, self.budget) for _ in range(2))
+        self.kernels = attention_kernels(shapes, like)
         self._last: Step | None = None
 
     @property
@@ -47,7 +50,7 @@ class KeyValueCache:
 
     @property
     def bytes_per_token(self) -> int:
-        """What a token's keys and values take in all layers."""
+        """What a token's keys and values take in all layers, and in a copy of one of them while slots become more."""
         return self.prompts.bytes_per_token
 
     def widest(self, length: int) -> int:
@@ -66,7 +69,6 @@ class KeyValueCache:
             raise SamplerError(
                 f"a sequence of {following.longest} tokens exceeds the network's context of {self.model.context}"
             )
-        self._last = following
         logits_BV = self.model.advance(
             following.ids_M, following.previous_M, following.positions_M, following.attend, following.last_B
         )
@@ -74,11 +76,15 @@ class KeyValueCache:
             piece.slot.length += len(piece.token_ids)
         return logits_BV
 
-    def _step_of(self, pieces: Sequence[Piece]) -> Step:
-        """Most steps are like the one before them, each conversation a token further."""
+    def _step_of(self, pieces: Sequence[Piece]) -> Step | NativeStep:
+        if self.kernels is not None:
+            return NativeStep(pieces, self.kernels, key_numbers=self.key_numbers)
+        # most steps are like the one before them, each conversation a token further
         if self._last is not None and self._last.goes_on_with(pieces):
-            return self._last.followed_by(pieces)
-        return Step(pieces, query_heads=self.query_heads, device=self.device)
+            self._last = self._last.followed_by(pieces)
+        else:
+            self._last = Step(pieces, query_heads=self.query_heads, device=self.device)
+        return self._last
 
 
 def next_logits(model: Policy, sequences: Sequence[Sequence[int]]) -> Tensor:

@@ -22,8 +22,9 @@ from agentrl.errors import ConfigError, TrainerError
 from agentrl.policy.base import Attend, Output, Policy
 from agentrl.policy.comparison import compare, longest_window
 from agentrl.policy.masked import Masks, masked_attention
-from agentrl.policy.packed import GroupSpan, group_spans, packed_attention
+from agentrl.policy.packed import GroupSpan, chosen_attention, chosen_groups, group_spans, packed_attention
 from agentrl.policy.plain import Forward, plain_forward
+from agentrl.policy.plain_training import PlainTraining, plain_training
 from agentrl.train.packing import Batch
 
 try:
@@ -36,6 +37,8 @@ ATTENTION = "agentrl_packed"
 Attention = Literal["auto", "fused", "masked"]
 """Of training: ``fused`` on the CPU alone, ``masked`` anywhere; ``auto`` takes the fused one where it can."""
 _WORDS_AT_ONCE = 16384
+_FEW = 2
+"""Attention at the predictors alone is cheaper where all continuations have so many times as many tokens."""
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 _ROPE_BY_LENGTH = {"dynamic", "longrope"}
 _BEYOND_SOFTMAX = {
@@ -62,6 +65,8 @@ class HuggingFacePolicy(Policy):
     """
 
     _sampling: Forward | None = None
+    _training: PlainTraining | None = None
+    _training_decided = False
 
     def __init__(self, model: PreTrainedModel, *, value_head: bool = False, attention: Attention = "auto") -> None:
         super().__init__()
@@ -144,27 +149,39 @@ class HuggingFacePolicy(Policy):
         return logits_BV if head.bias is None else logits_BV + head.bias
 
     def _hidden(self, batch: Batch) -> Tensor:
+        packed, quick = _Packed(batch, self.attention), self._plain_training()
+        if quick is not None:
+            return quick(batch.token_ids_M, batch.positions_M, packed.attend_tokens, batch.predictor_K)
         out = self.model.base_model(
-            input_ids=batch.token_ids_M[None],
-            position_ids=batch.positions_M[None],
-            use_cache=False,
-            packed=_Packed(batch, self.attention),
+            input_ids=batch.token_ids_M[None], position_ids=batch.positions_M[None], use_cache=False, packed=packed
         )
         hidden_MD: Tensor = out.last_hidden_state[0]
         return hidden_MD.index_select(0, batch.predictor_K)
+
+    def _plain_training(self) -> PlainTraining | None:
+        if not self._training_decided:
+            self._training_decided = True
+            self._training = plain_training(_decoder(self.model), self._through_own_layers)
+        return self._training if self._training is not None and self._training.ready else None
 
 
 class _Packed:
     """What our attention needs to know of a batch; handed through the model's layers to each of them."""
 
     def __init__(self, batch: Batch, attention: Attention) -> None:
+        self.batch = batch
         self.groups: tuple[GroupSpan, ...] = group_spans(batch)
+        self.few = _FEW * len(batch.predictor_K) <= sum(span.stop - span.continues for span in self.groups)
         self.longest = max(span.continues - span.start + run.length for span in self.groups for run in span.runs)
         self.fused = batch.token_ids_M.device.type == "cpu" and attention != "masked"
         self.masks = Masks(batch.token_ids_M.device)
 
     def attend(self, q_HME: Tensor, k_HME: Tensor, v_HME: Tensor, scale: float, window: int | None) -> Tensor:
-        """Attention (H, M, E) of one layer; a window that is wider than all sequences is none."""
+        """Attention (H, M, E) of one layer; a window that is wider than all sequences is none. Heads of keys and values
+        are shared by as many of queries as there are more of those."""
+        shared = q_HME.shape[0] // k_HME.shape[0]
+        if shared > 1:
+            k_HME, v_HME = (x.repeat_interleave(shared, 0) for x in (k_HME, v_HME))
         if window is not None and window >= self.longest:
             window = None
         if window is not None and window > longest_window(q_HME.device):
@@ -175,6 +192,21 @@ class _Packed:
         if self.fused and window is None:
             return packed_attention(q_HME, k_HME, v_HME, self.groups, scale)
         return masked_attention(q_HME, k_HME, v_HME, self.groups, scale, masks=self.masks, window=window)
+
+    def attend_tokens(
+        self, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, scale: float, window: int | None, last: bool
+    ) -> Tensor:
+        """The same by tokens, see `AttendPacked`."""
+        q_HME, k_KME, v_KME = (x.transpose(0, 1) for x in (q_MHE, k_MKE, v_MKE))
+        if not last:
+            return self.attend(q_HME, k_KME, v_KME, scale, window).transpose(0, 1).flatten(1)
+        predictors = self.batch.predictor_K
+        if self.few and self.fused and (window is None or window >= self.longest):
+            groups, shared = chosen_groups(self.batch, self.groups, q_MHE.dtype), q_MHE.shape[1] // k_MKE.shape[1]
+            k_HME, v_HME = (x.repeat_interleave(shared, 0) for x in (k_KME, v_KME))
+            q_HKE = q_MHE.index_select(0, predictors).transpose(0, 1)
+            return chosen_attention(q_HKE, k_HME, v_HME, groups, scale).transpose(0, 1).flatten(1)
+        return self.attend(q_HME, k_KME, v_KME, scale, window).transpose(0, 1).flatten(1).index_select(0, predictors)
 
 
 class _Sampled(NamedTuple):
@@ -213,9 +245,6 @@ def _attention(
         flat = (x[0].transpose(0, 1) for x in (query * scale, key, value))
         attended_MD = packed.attend(cast("int", module.layer_idx), *flat, window=sliding_window)
         return attended_MD.view(1, query.shape[2], query.shape[1], -1), None
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     out_HME = packed.attend(query[0], key[0], value[0], scale, sliding_window)
     return out_HME.transpose(0, 1)[None], None
 

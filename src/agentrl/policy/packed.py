@@ -10,7 +10,11 @@ log-sum in place of its own, since the weight of a key is exp(score - l) whateve
 Sources: FlashAttention-2 (2307.08691), section 3.1, for the backward pass; the same merging of a shared prefix while
 sampling is in Hydragen (2402.05099).
 
-Shape suffixes: H heads, M flat tokens, E width of a head; R continuations of T tokens each.
+In the last layer only the tokens that predict others are asked for. Where these are few, `chosen_attention` has queries
+at them alone.
+
+Shape suffixes: H heads, M flat tokens, E width of a head; R continuations of T tokens each; K chosen tokens, N of one
+continuation.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from torch.autograd.function import once_differentiable
 
 from agentrl.train.packing import Batch
 
+_HIDDEN = -1e30
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -40,10 +45,11 @@ class Run:
     length: int
 
     def of(self, x_HM: Tensor) -> Tensor:
-        """These tokens of (H, M, ...) as (R, H, T, ...), without a copy."""
-        stop = self.start + self.rows * self.length
-        heads, _, *width = x_HM.shape
-        return x_HM[:, self.start : stop].view(heads, self.rows, self.length, *width).transpose(0, 1)
+        """These tokens of (H, M, ...) as (R, H, T, ...), without a copy and as one operation."""
+        (heads, _, *width), (of_head, of_token, *within) = x_HM.shape, x_HM.stride()
+        shape, strides = (self.rows, heads, self.length), (self.length * of_token, of_head, of_token)
+        first = x_HM.storage_offset() + self.start * of_token
+        return x_HM.as_strided((*shape, *width), (*strides, *within), first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,3 +171,96 @@ def _backward_group(
     grads[0][:, own] += cross[0][0]
     for grad, part in zip(grads[1:], cross[1:], strict=True):
         grad[:, prefix] += part[0]
+
+
+# Some of the tokens.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRow:
+    """The chosen tokens of a continuation: their places in K, those of its tokens in M, and what is added to the scores
+    (1, 1, N, T) to hide what comes later."""
+
+    queries: slice
+    keys: slice
+    mask: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenGroup:
+    """The chosen tokens of a group: their places in K, those of its prefix in M, and those of each continuation."""
+
+    queries: slice
+    prefix: slice
+    rows: tuple[ChosenRow, ...]
+
+
+def chosen_groups(batch: Batch, groups: tuple[GroupSpan, ...], dtype: torch.dtype) -> tuple[ChosenGroup, ...]:
+    """The predictors of a batch, which lie group after group and sequence after sequence."""
+    counts = iter(torch.bincount(batch.sequence_K).tolist())
+    found, first = [], 0
+    for group in groups:
+        rows, begin = [], first
+        for run in group.runs:
+            for start in range(run.start, run.start + run.rows * run.length, run.length):
+                places = batch.predictor_K[first : first + next(counts)]
+                first += len(places)
+                own = places[places >= start]  # the first may be the last of the prefix
+                keys = torch.arange(start, start + run.length)
+                mask = torch.where(keys <= own[:, None], 0.0, _HIDDEN).to(dtype)[None, None]
+                rows.append(
+                    ChosenRow(queries=slice(first - len(own), first), keys=slice(start, start + run.length), mask=mask)
+                )
+        prefix = slice(group.start, group.continues)
+        found.append(ChosenGroup(queries=slice(begin, first), prefix=prefix, rows=tuple(rows)))
+    return tuple(found)
+
+
+def chosen_attention(
+    q_HKE: Tensor, k_HME: Tensor, v_HME: Tensor, groups: tuple[ChosenGroup, ...], scale: float
+) -> Tensor:
+    """Causal attention (H, K, E) at some tokens of a packed batch on the CPU."""
+    return _ChosenAttention.apply(q_HKE, k_HME, v_HME, groups, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _ChosenAttention(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q_HKE: Tensor, k_HME: Tensor, v_HME: Tensor, groups: tuple[ChosenGroup, ...], scale: float
+    ) -> Tensor:
+        out_HKE = _flat_like(q_HKE)
+        log_sum_HK = q_HKE.new_empty(q_HKE.shape[:2], dtype=_log_sum_type(q_HKE))
+        for queries, keys, mask, first in _pieces(groups):
+            q, k, v = q_HKE[None, :, queries], k_HME[None, :, keys], v_HME[None, :, keys]
+            out, log_sum = _attend(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+            if first:
+                out_HKE[:, queries], log_sum_HK[:, queries] = out[0], log_sum[0]
+            else:
+                _merge(out_HKE[:, queries], log_sum_HK[:, queries], out[0], log_sum[0])
+        ctx.save_for_backward(q_HKE, k_HME, v_HME, out_HKE, log_sum_HK)
+        ctx.groups, ctx.scale = groups, scale
+        return out_HKE
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_HKE: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q_HKE, k_HME, v_HME, out_HKE, log_sum_HK = ctx.saved_tensors
+        grad_q, grad_k, grad_v = (_flat_like(x).zero_() for x in (q_HKE, k_HME, v_HME))
+        for queries, keys, mask, _ in _pieces(ctx.groups):
+            grad, q, out, log_sum = (x[None, :, queries] for x in (grad_HKE, q_HKE, out_HKE, log_sum_HK))
+            k, v = k_HME[None, :, keys], v_HME[None, :, keys]
+            parts = _attend_backward(grad, q, k, v, out, log_sum, 0.0, False, attn_mask=mask, scale=ctx.scale)
+            grad_q[:, queries] += parts[0][0]
+            grad_k[:, keys], grad_v[:, keys] = parts[1][0], parts[2][0]
+        return grad_q, grad_k, grad_v, None, None
+
+
+def _pieces(groups: tuple[ChosenGroup, ...]) -> Iterator[tuple[slice, slice, Tensor | None, bool]]:
+    """Queries, keys that nothing else looks at, what hides some of them, and whether these are their first keys."""
+    for group in groups:
+        shared = group.prefix.stop > group.prefix.start
+        if shared:
+            yield group.queries, group.prefix, None, True
+        for row in group.rows:
+            if row.queries.stop > row.queries.start:
+                yield row.queries, row.keys, row.mask, not shared

@@ -1,8 +1,12 @@
 """Where keys and values lie: slots of one sequence each, side by side with others of the same room.
 
 Slots of equal room share one tensor a layer, so that attention meets many of them in one product. A slot that outgrows
-its room moves to one of twice the room, so that a token is moved once on average. Memory is bounded; what is given back
-is used again, or handed back when it is wanted elsewhere.
+its room moves to one of twice the room, so that a token is moved once on average. What is given back is used again, or
+handed back when it is wanted elsewhere.
+
+Memory is bounded at every moment. Where slots become more or fewer, their tensors are copied one at a time, and while
+one is, the old and the new are both there. So the budget is asked for the bytes of each slot and, for a copy, those of
+its largest tensor once more.
 
 Shape suffixes: R slots of a bucket, K heads of keys and values, T room in tokens, E width of a head.
 """
@@ -13,6 +17,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -78,7 +83,9 @@ class Bucket:
 
     def __init__(self, room: int, shapes: Sequence[LayerShape], like: Tensor) -> None:
         self.room, self.rows = room, 0
-        self.slots: dict[int, Slot] = {}
+        self.slots: WeakValueDictionary[int, Slot] = WeakValueDictionary()
+        """Those in use, by their row. Whoever uses a slot holds it, and it holds the bucket, which thus goes with the
+        last of them and does not wait for the garbage collector."""
         self._free: list[int] = []
         self.layers = [
             KeysValues(
@@ -96,8 +103,8 @@ class Bucket:
     def take(self) -> Slot:
         """The lowest free row."""
         row = heapq.heappop(self._free)
-        self.slots[row] = Slot(self, row)
-        return self.slots[row]
+        slot = self.slots[row] = Slot(self, row)
+        return slot
 
     def give_back(self, slot: Slot) -> None:
         """Free a row; what it holds is not read again."""
@@ -109,8 +116,10 @@ class Bucket:
         """Have so many rows, at least those in use, which move to the front where they do not fit."""
         if rows < self.rows:
             self._pack()
-        for place, layer in enumerate(self.layers):
-            self.layers[place] = KeysValues(*(_resized(x, rows, len(self.slots)) for x in layer))
+        used = len(self.slots)
+        for place in range(len(self.layers)):  # each old tensor goes before the next new one comes
+            self.layers[place] = self.layers[place]._replace(keys=_resized(self.layers[place].keys, rows, used))
+            self.layers[place] = self.layers[place]._replace(values=_resized(self.layers[place].values, rows, used))
         self.rows = rows
         self._free = [row for row in range(rows) if row not in self.slots]
 
@@ -121,8 +130,9 @@ class Bucket:
                 for to, row in enumerate(used):
                     if to != row:
                         x[to] = x[row]
-        self.slots = {to: self.slots[row] for to, row in enumerate(used)}
-        for row, slot in self.slots.items():
+        moved = [self.slots[row] for row in used]
+        self.slots = WeakValueDictionary(enumerate(moved))
+        for row, slot in enumerate(moved):
             slot.row = row
 
 
@@ -131,18 +141,24 @@ def _resized(x: Tensor, rows: int, used: int) -> Tensor:
     kept = min(rows, x.shape[0])
     assert kept >= min(used, x.shape[0])
     new[:kept] = x[:kept]
-    new[kept:] = 0.0  # hidden keys are read, and must be numbers
+    new[kept:].zero_()  # hidden keys are read, and must be numbers
     return new
 
 
 class Pool:
-    """Slots of any room, within a budget that several pools share."""
+    """Slots of any room, within a budget that several pools share.
+
+    Attributes:
+        bytes_per_token: that the budget is asked for: of a token's keys and values, and of their copy.
+        buckets: by their room.
+    """
 
     def __init__(self, shapes: Sequence[LayerShape], like: Tensor, budget: Budget) -> None:
         self.shapes, self.like, self.budget = shapes, like, budget
         self.buckets: dict[int, Bucket] = {}
         item = like.element_size()
-        self.bytes_per_token = sum(s.heads * (s.key_width + s.value_width) * item for s in shapes)
+        sizes = [s.heads * width * item for s in shapes for width in (s.key_width, s.value_width)]
+        self.bytes_per_token = sum(sizes) + max(sizes)
 
     def take(self, length: int) -> Slot:
         """A slot with room for so many tokens.
@@ -183,6 +199,11 @@ class Pool:
             self._shrink(bucket)
 
     @property
+    def held(self) -> int:
+        """Bytes of keys and values now."""
+        return sum(x.nbytes for bucket in self.buckets.values() for layer in bucket.layers for x in layer)
+
+    @property
     def has_free(self) -> bool:
         """Whether there is memory to hand back."""
         return any(len(bucket.slots) < bucket.rows for bucket in self.buckets.values())
@@ -206,7 +227,7 @@ class Pool:
 
 @dataclass
 class Budget:
-    """Bytes of keys, values and kept logits: the most that may be held, and what is."""
+    """Bytes of keys, values and kept logits: the most that may be held at any moment, and what has been asked for."""
 
     limit: int
     used: int = 0

@@ -82,7 +82,9 @@ def _scores_at_once(
     logits_KV = hidden_KD.to(dtype) @ weight_VD.to(dtype).T
     if bias_V is not None:
         logits_KV = logits_KV + bias_V
-    logprobs_KV = (logits_KV / temperature).log_softmax(-1)
+    if temperature != 1.0:  # a pass over all logits in each direction
+        logits_KV = logits_KV / temperature
+    logprobs_KV = logits_KV.log_softmax(-1)
     logprobs_K = logprobs_KV.gather(1, target_K[:, None]).squeeze(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_K = -(logprobs_KV.exp() * logprobs_KV).sum(-1)

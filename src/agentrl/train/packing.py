@@ -302,9 +302,9 @@ def _tensors(groups: Sequence[Sequence[_Row]], counts: Counts) -> Batch:
         sampler_logprobs_K=_gather(rows, lambda sample: sample.logprobs),
         old_logprobs_K=_gather(rows, lambda sample: sample.old_logprobs or sample.logprobs),
         importance_K=_importance(rows),
-        returns_K=_gather(rows, lambda sample: sample.returns or _nothing(sample)),
-        values_K=_gather(rows, lambda sample: sample.values or _nothing(sample)),
-        reference_logprobs_K=_gather(rows, lambda sample: sample.reference_logprobs or _nothing(sample)),
+        returns_K=_gather(rows, lambda sample: sample.returns),
+        values_K=_gather(rows, lambda sample: sample.values),
+        reference_logprobs_K=_gather(rows, lambda sample: sample.reference_logprobs),
         weights_K=_weights(rows),
         sequence_K=torch.from_numpy(np.repeat(np.arange(len(rows)), tokens)),
         group_K=torch.from_numpy(np.repeat(np.repeat(np.arange(len(groups)), list(map(len, groups))), tokens)),
@@ -317,7 +317,7 @@ def _weights(rows: Sequence[_Row]) -> dict[str, Tensor]:
     """One weight per trained token for each objective that any sample has; 0 where a sample lacks it."""
 
     def of(name: str) -> Tensor:
-        return _gather(rows, lambda sample: sample.weights.get(name, (0.0,) * len(sample.token_ids)))
+        return _gather(rows, lambda sample: sample.weights.get(name, ()), missing=0.0)
 
     return {name: of(name) for name in dict.fromkeys(name for row in rows for name in row.sample.weights)}
 
@@ -325,14 +325,20 @@ def _weights(rows: Sequence[_Row]) -> dict[str, Tensor]:
 def _importance(rows: Sequence[_Row]) -> Tensor | None:
     if not any(row.sample.importance for row in rows):
         return None
-    return _gather(rows, lambda sample: sample.importance or (1.0,) * len(sample.token_ids))
+    return _gather(rows, lambda sample: sample.importance, missing=1.0)
 
 
-def _nothing(sample: Sample) -> tuple[None, ...]:
-    return (None,) * len(sample.token_ids)
-
-
-def _gather(rows: Sequence[_Row], field: Callable[[Sample], Sequence[float | None]]) -> Tensor:
-    """One float per trained token; None becomes NaN, which no objective may use."""
-    values = [np.asarray(field(row.sample), dtype=np.float32)[row.trained] for row in rows]
+def _gather(
+    rows: Sequence[_Row], field: Callable[[Sample], Sequence[float | None]], missing: float = float("nan")
+) -> Tensor:
+    """One float per trained token, ``missing`` in samples whose field is empty; None becomes NaN, which no objective
+    may use."""
+    values = [_trained(row, field(row.sample), missing) for row in rows]
     return torch.from_numpy(np.concatenate(values))
+
+
+def _trained(row: _Row, field: Sequence[float | None], missing: float) -> np.ndarray:
+    if not field:
+        return np.full(len(row.trained), missing, dtype=np.float32)
+    found: np.ndarray = np.asarray(field, dtype=np.float32)[row.trained]
+    return found

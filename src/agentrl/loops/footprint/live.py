@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 LARGE = 32 * 2**20
 """Bytes from which the C library always gives a freed block back to the system. It keeps smaller ones for later
@@ -42,15 +42,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         small_peak, large_peak: the same of tensors below and from `LARGE` alone; the two need not coincide.
         products: how often each matrix product was computed.
         attention_flops: operations of fused attention.
-        moved: bytes that all other operations read and wrote.
-        calls: operations that computed something.
     """
 
     def __init__(self, given: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = self.small_now = self.small_peak = self.large_peak = 0
         self.products: Counter[Product] = Counter()
-        self.attention_flops = self.moved = self.calls = 0
+        self.attention_flops = 0
         self._alive: dict[int, Any] = {}
         for tensor in given:
             self._alive[tensor.untyped_storage()._cdata] = None
@@ -59,28 +57,32 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func._overloadpacket not in _WHOLE:
+            with self:  # in inference mode an operation comes whole, which is made of others elsewhere
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         given = _tensors((*args, *kwargs.values()))
         if any(tensor.is_meta for tensor in given) and not all(tensor.is_meta for tensor in given):
             args, kwargs = tree_map_only(Tensor, _shape_of, (args, kwargs))
         out = func(*args, **kwargs)
         made = _tensors((out,))
-        fresh = [self._see(tensor) for tensor in made]
-        if any(fresh) or not func.is_view:
-            self._count(func, args, kwargs, out, (*given, *made))
+        for tensor in made:
+            self._see(tensor)
+        self._count(func, args, kwargs, out)
         return out
 
-    def _see(self, tensor: Tensor) -> bool:
+    def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
-            return False
+            return
         size = storage.nbytes()
         self._alive[key] = weakref.ref(storage, self._forgetting(key, size))
         self._add(size, +1)
         self.peak = max(self.peak, self.now)
         self.small_peak = max(self.small_peak, self.small_now)
         self.large_peak = max(self.large_peak, self.now - self.small_now)
-        return True
 
     def _add(self, size: int, sign: int) -> None:
         self.now += sign * size
@@ -94,17 +96,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return forget
 
-    def _count(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, touched: Iterable[Tensor]
-    ) -> None:
-        self.calls += 1
+    def _count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         packet = func._overloadpacket
         if packet in _PRODUCTS:
             self.products[_product(*args[_PRODUCTS[packet] :])] += 1
+        elif packet in _FUSED:
+            flops, tensors = _FUSED[packet]
+            self.attention_flops += flops(*(tensor.shape for tensor in args[:tensors]))
         elif packet in flop_registry:
             self.attention_flops += flop_registry[packet](*args, **kwargs, out_val=out)
-        else:
-            self.moved += sum(tensor.nbytes for tensor in touched)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -123,6 +123,12 @@ def _shape_of(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_meta else torch.empty_like(tensor, device="meta")
 
 
+_FUSED: dict[Any, tuple[Callable[..., int], int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+}
+"""Fused attention of the CPU, which torch does not count: its operations by the shapes of its first tensors."""
+_WHOLE = {*_FUSED, *flop_registry}
 _PRODUCTS = {
     torch.ops.aten.mm: 0,
     torch.ops.aten.bmm: 0,

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-def outline(config: TrainConfig, *, layers: int | None = None) -> Policy:
+def outline(config: TrainConfig, *, layers: int | None = None, words: int | None = None) -> Policy:
     """The policy of a run, on the meta device.
 
     Args:
         config: of the run.
         layers: the first so many of a Hugging Face model; unset: all.
+        words: so many of its vocabulary; unset: all.
 
     Raises:
         ConfigError: the model's ``config.json`` cannot be had, or adapters do not fit it.
@@ -31,12 +32,20 @@ def outline(config: TrainConfig, *, layers: int | None = None) -> Policy:
         shape = TransformerShape(vocab_size=len(WORDS), **config.model.model_dump(exclude={"name"}))
         with torch.device("meta"):
             return TinyTransformer(shape, seed=0)
-    found: Any = _read(config.model.name)
-    if layers is not None:
-        found.num_hidden_layers = layers
-        if getattr(found, "layer_types", None):
-            found.layer_types = found.layer_types[:layers]
+    found = reshaped(hub_shape(config.model.name), layers=layers, words=words)
     return outline_model(found, config.hf, value_head=config.model.value_head)
+
+
+def reshaped(shape: Any, *, layers: int | None, words: int | None) -> Any:
+    """The shape with the first so many layers, and a vocabulary of so many words; it is changed in place."""
+    if layers is not None:
+        shape.num_hidden_layers = layers
+        if getattr(shape, "layer_types", None):
+            shape.layer_types = shape.layer_types[:layers]
+    if words is not None:
+        shape.vocab_size = words
+        shape.pad_token_id = None  # it may lie behind these words
+    return shape
 
 
 def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value_head: bool) -> Policy:
@@ -77,7 +86,12 @@ def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value
     return policy
 
 
-def _read(name: str) -> PretrainedConfig:
+def hub_shape(name: str) -> PretrainedConfig:
+    """The ``config.json`` of a model.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
     from transformers import AutoConfig  # here, because TinyAgent does not need transformers
 
     from agentrl.policy.load import base_of, hub_folder

@@ -27,9 +27,6 @@ from agentrl.train.packing import Batch, micro_batches
 from agentrl.train.scoring import Scored
 from agentrl.types import Sample
 
-_TILE_TOUCHES = 12
-"""Times that a logit is read or written beside the matrix products, in both passes of the tiled head."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations:
@@ -56,10 +53,14 @@ class Conversations:
         """Tokens of a conversation behind its prompt."""
         return self.length - self.prompt
 
+    @property
+    def num_trained(self) -> int:
+        """Tokens of a conversation that the policy wrote."""
+        return max(1, round(self.trained * self.own))
+
     def samples(self) -> list[Sample]:
         """Samples of these sizes; those of a group differ behind the prompt, so that it alone is shared."""
-        num_trained = max(1, round(self.trained * self.own))
-        weights = (0.0,) * (self.length - num_trained) + (1.0,) * num_trained
+        weights = (0.0,) * (self.length - self.num_trained) + (1.0,) * self.num_trained
         return [
             Sample(
                 token_ids=(0,) * self.prompt + (member + 1,) + (0,) * (self.own - 1),
@@ -81,14 +82,10 @@ class Work:
     Attributes:
         products: how often it computes each matrix product.
         attention_flops: operations of fused attention.
-        moved: bytes that everything else reads and writes.
-        calls: operations of torch.
     """
 
     products: dict[Product, float] = field(default_factory=dict)
     attention_flops: float = 0.0
-    moved: float = 0.0
-    calls: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         products = dict(self.products)
@@ -97,8 +94,6 @@ class Work:
         return Work(
             products=products,
             attention_flops=self.attention_flops + other.attention_flops,
-            moved=self.moved + other.moved,
-            calls=self.calls + other.calls,
         )
 
     def times(self, factor: float) -> Work:
@@ -106,8 +101,6 @@ class Work:
         return Work(
             products={product: factor * times for product, times in self.products.items()},
             attention_flops=factor * self.attention_flops,
-            moved=factor * self.moved,
-            calls=factor * self.calls,
         )
 
     @property
@@ -139,9 +132,9 @@ def _held(live: LiveBytes) -> Held:
 
 def _taken(live: LiveBytes) -> Work:
     """What was computed since it was last asked."""
-    work = Work(products=dict(live.products), attention_flops=live.attention_flops, moved=live.moved, calls=live.calls)
+    work = Work(products=dict(live.products), attention_flops=live.attention_flops)
     live.products.clear()
-    live.attention_flops = live.moved = live.calls = 0
+    live.attention_flops = 0
     return work
 
 
@@ -246,7 +239,7 @@ def _head_work(tokens: int, weight_VD: Tensor) -> Work:
     products = {Product(1, rows, width, columns): 2 * tiles, Product(1, rows, columns, width): tiles}
     if weight_VD.requires_grad:
         products[Product(1, columns, rows, width)] = tiles
-    return Work(products=products, moved=_TILE_TOUCHES * 4 * tokens * words, calls=2 * _TILE_TOUCHES * tiles)
+    return Work(products=products)
 
 
 # Sampling.
@@ -259,14 +252,12 @@ class SamplingTrace:
     Attributes:
         cache: bytes of keys and values.
         prefill: work of all prompts.
-        words: of the vocabulary.
         token: work of one reply token for each conversation, at their end, without the draw.
         observation: work of one answer of the environment to each conversation, at their end.
     """
 
     held: Held
     cache: int
-    words: int
     prefill: Work
     token: Work
     observation: Work
@@ -285,7 +276,7 @@ def trace_sampling(policy: Policy, conversations: Conversations) -> SamplingTrac
         cache = KeyValueCache(policy, sys.maxsize)
         prompts = [cache.prompts.take(conversations.prompt) for _ in range(conversations.groups)]
         _taken(live)
-        for pieces in _steps(dict.fromkeys(prompts), conversations.prompt):
+        for pieces in steps_of(dict.fromkeys(prompts), conversations.prompt):
             cache.advance(pieces)
         prefill = _taken(live)
         tails = {cache.tails.take(1): prompt for prompt in prompts for _ in range(conversations.members)}
@@ -302,19 +293,18 @@ def trace_sampling(policy: Policy, conversations: Conversations) -> SamplingTrac
             _taken(live)
         for tail in tails:
             tail.length = own - observed
-        for pieces in _steps(tails, observed):
+        for pieces in steps_of(tails, observed):
             cache.advance(pieces)
     return SamplingTrace(
         held=_held(live),
-        cache=cache.budget.used,
-        words=logits.shape[1],
+        cache=cache.prompts.held + cache.tails.held,
         prefill=prefill,
         token=token,
         observation=_taken(live),
     )
 
 
-def _steps(slots: Mapping[Slot, Slot | None], count: int) -> Iterator[list[Piece]]:
+def steps_of(slots: Mapping[Slot, Slot | None], count: int) -> Iterator[list[Piece]]:
     """New context of so many tokens for each slot, as many of them in a step as `LocalEngine` computes."""
     most = min(count, CHUNK_TOKENS)
     at_once = max(1, CHUNK_TOKENS // most)

@@ -1,0 +1,152 @@
+"""How long a step of a run will take, told from small real steps that are timed just before.
+
+What a layer, a word of the vocabulary, a trained weight and a token cost is measured on models of few layers and words,
+which run the code of the run on this machine; that each costs the same in the whole model is what is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from agentrl.config import TrainConfig
+from agentrl.loops.footprint.estimate import Traces
+from agentrl.loops.footprint.outline import outline
+from agentrl.loops.footprint.small import Sizes, family, made
+from agentrl.loops.footprint.speed import Clock, Sampled, Sampling, Steps, bookkeeping, head, trained_part
+from agentrl.loops.footprint.trace import Conversations, trace_training
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """Seconds of one step of a phase, by kind of work, and its floating point operations."""
+
+    seconds: Mapping[str, float]
+    flops: float
+
+    @property
+    def total(self) -> float:
+        """All of them together."""
+        return sum(self.seconds.values())
+
+
+def durations(config: TrainConfig, traces: Traces) -> dict[str, Duration]:
+    """How long one step of sampling and of training will take; tools are not in it.
+
+    Seconds of the processor where the model is on one, which is those of the clock where one thread computes and
+    nothing else runs; seconds of the clock on other devices.
+
+    Args:
+        config: of the run.
+        traces: of its passes.
+
+    Raises:
+        ConfigError: the model's shape cannot be had.
+    """
+    there = config.hf.device != "cpu" and not config.model.is_tiny and torch.cuda.is_available()
+    clock, small = Clock(torch.device("cuda" if there else "cpu")), _Small(config, traces)
+    models = {sizes: _Model(config, sizes, small, clock) for sizes in small.family.members}
+    rounds = [small.told({sizes: model.costs() for sizes, model in models.items()}, clock) for _ in range(ROUNDS + 1)]
+    sampling, training = (_least([found[phase] for found in rounds[1:]]) for phase in (0, 1))  # the first warms up
+    return {
+        "sampling": Duration(seconds=sampling, flops=_sampled_flops(traces)),
+        "training": Duration(seconds=training, flops=traces.training.work.flops),
+    }
+
+
+def _least(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each kind, since what else runs makes all slower, by the caches that it takes. All models have a turn in each
+    round, so that what is slow for a while is so for all."""
+    return {kind: min(found[kind] for found in rounds) for kind in rounds[0]}
+
+
+class _Costs(NamedTuple):
+    """Seconds of one model: of an update, of a step beyond it, and of sampling."""
+
+    update: float
+    passes: float
+    sampled: Sampled
+
+
+class _Model:
+    """One of the small models, ready to be timed."""
+
+    def __init__(self, config: TrainConfig, sizes: Sizes, small: _Small, clock: Clock) -> None:
+        policy = made(config, sizes, clock.device)
+        self.clock, self.threads = clock, policy.sampling_threads
+        self.steps = Steps(policy, small.part, max_tokens=config.hf.micro_batch_tokens)
+        self.sampling = Sampling(policy, small.whole)
+        self.is_wider = sizes == small.family.wider
+
+    def costs(self) -> _Costs:
+        update = self.steps.update(self.clock)
+        passes = 0.0 if self.is_wider else max(0.0, self.steps.whole(self.clock) - update)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads)
+        try:
+            return _Costs(update, passes, self.sampling.seconds(self.clock))
+        finally:
+            torch.set_num_threads(threads)
+
+
+class _Small:
+    """What is timed of a run, and what that says of the run."""
+
+    def __init__(self, config: TrainConfig, traces: Traces) -> None:
+        self.family, self.whole, self.traces = family(config), traces.conversations, traces
+        largest, most = self.family.deeper or self.family.base, config.hf.micro_batch_tokens
+        weights = sum(weight.numel() for weight in outline(config, **vars(largest)).parameters())
+        self.part = trained_part(self.whole, weights)
+        self.policy = outline(config, **vars(self.family.base))
+        whole, part = (trace_training(self.policy, one.samples(), max_tokens=most) for one in (self.whole, self.part))
+        self.times = whole.work.flops / part.work.flops
+        """Operations of the passes of a step over those of the part that is timed."""
+
+    def told(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds of sampling and of training."""
+        return self._sampling(costs, clock), self._training(costs, clock)
+
+    def _training(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
+        base, deeper = self.family.base, self.family.deeper or self.family.base
+        passes = self.family.told(costs[base].passes, costs[deeper].passes, costs[base].passes)
+        update = self._told(costs, lambda one: one.update)
+        return {"passes": self.times * passes, "vocabulary": self._vocabulary(clock), "update": update}
+
+    def _vocabulary(self, clock: Clock) -> float:
+        """Of the words that the smallest model lacks, which are timed by themselves: in tiles or at once, as later."""
+        if self.family.wider is None:
+            return 0.0
+        weight_VD: Any = self.policy.get_submodule("model").get_output_embeddings().weight  # type: ignore[operator]
+        tokens = self.whole.groups * self.whole.members * self.whole.num_trained
+        each = head(weight_VD, self.family.whole.words, tokens // self.traces.training.micro_batches, clock)
+        return each * tokens * (self.family.whole.words - self.family.base.words)
+
+    def _sampling(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
+        replies, answers = _turns(self.whole)
+        rows = self.whole.groups * self.whole.members
+        token = self._told(costs, lambda one: one.sampled.token) + bookkeeping(clock)
+        return {
+            "prompts": self.whole.groups * self.whole.prompt * self._told(costs, lambda one: one.sampled.context),
+            "replies": replies * rows * token,
+            "answers": answers * rows * self._told(costs, lambda one: one.sampled.answer),
+        }
+
+    def _told(self, costs: Mapping[Sizes, _Costs], kind: Callable[[_Costs], float]) -> float:
+        base = self.family.base
+        others = (kind(costs[sizes or base]) for sizes in (self.family.deeper, self.family.wider))
+        return self.family.told(kind(costs[base]), *others)
+
+
+def _turns(work: Conversations) -> tuple[int, float]:
+    """Reply tokens of a conversation, and how often the environment answers."""
+    return work.num_trained, (work.own - work.num_trained) / work.observation
+
+
+def _sampled_flops(traces: Traces) -> float:
+    sampled, (replies, answers) = traces.sampling, _turns(traces.conversations)
+    return (sampled.prefill + sampled.token.times(replies) + sampled.observation.times(answers)).flops

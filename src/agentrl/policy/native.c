@@ -1,0 +1,341 @@
+/* What a step of sampling does besides matrix products, in float32 on one core; see native.py.
+
+   M tokens, one of each conversation, H heads of queries, K heads of keys and values, S = H / K. The width E of a head,
+   a multiple of 8, is known when this is compiled, so that a query stays in registers.
+   Keys and values of a slot lie as (K, room, E). A query's attention over its prompt and its own slot is summed up
+   tile after tile, with the largest score so far in the exponent (online softmax, 1805.02867). */
+
+#include <stdint.h>
+#include <string.h>
+
+#include "exponential.h"
+
+#ifndef E
+#error "compile with -DE=(width of a head)"
+#endif
+#define TILE 64 /* keys */
+#define LANES (E % 16 ? 8 : 16)
+#define W (E / LANES) /* vectors of a head */
+#define ROWS (E <= 32 ? 8 : E <= 64 ? 4 : 2) /* results that are summed up in registers */
+
+typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
+#if E % 16
+typedef v8 vec;
+#else
+typedef v16 vec;
+#endif
+typedef int32_t i16 __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Where the tokens of a step lie: per token its own slot and its place in it, and the prompt before it (of length 0
+   where there is none). `order` has the tokens of one prompt beside each other, and of them those of one slot from the
+   first to the last; `group` and `piece` number the prompt and the slot of each place in it. */
+typedef struct {
+    int64_t query_heads, heads;
+    const int64_t *order, *group, *piece, *own_room, *own_place, *prompt_room, *prompt_length;
+} Layout;
+
+/* One layer's slots: addresses of keys and values, per token. */
+typedef struct {
+    float *const *own_keys, *const *own_values, *const *prompt_keys, *const *prompt_values;
+} Slots;
+
+INLINE v16 exponential16(v16 x) {
+    union {
+        v16 whole;
+        float part[16];
+    } u = {x};
+    for (int i = 0; i < 16; i++) u.part[i] = exponential(u.part[i]);
+    return u.whole;
+}
+
+INLINE v16 larger(v16 a, v16 b) {
+    i16 more = a > b;
+    return (v16)(((i16)a & more) | ((i16)b & ~more));
+}
+
+INLINE v4 folded(vec x) {
+#if E % 16
+    v8 a = x;
+#else
+    v8 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+           __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+#endif
+    return __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+}
+
+/* The sums of four vectors. */
+INLINE v4 sums(v4 a, v4 b, v4 c, v4 d) {
+    v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    v4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
+/* Have a key, or a value, brought from memory while others are computed with. */
+INLINE void fetch(const float *row) {
+    for (int e = 0; e < E; e += 16) __builtin_prefetch(row + e);
+}
+
+/* One query over a tile of its own keys: what is read from memory is what takes time. */
+INLINE void one_query(const float *q, int64_t n, const float *keys, const float *values, float *top,
+                      float *total, float *out) {
+    float score[TILE];
+    vec query[W], even[W], odd[W];
+    int64_t t = 0;
+    for (int w = 0; w < W; w++) query[w] = *(const vec *)(q + LANES * w);
+    for (; t + 4 <= n; t += 4) {
+        vec s[4];
+        for (int i = 0; i < 4; i++) {
+            fetch(values + (t + i) * E);
+            s[i] = query[0] * *(const vec *)(keys + (t + i) * E);
+            for (int w = 1; w < W; w++) s[i] += query[w] * *(const vec *)(keys + (t + i) * E + LANES * w);
+        }
+        *(v4 *)(score + t) = sums(folded(s[0]), folded(s[1]), folded(s[2]), folded(s[3]));
+    }
+    for (; t < n; t++) {
+        vec s = query[0] * *(const vec *)(keys + t * E);
+        for (int w = 1; w < W; w++) s += query[w] * *(const vec *)(keys + t * E + LANES * w);
+        v4 f = folded(s);
+        score[t] = (f[0] + f[1]) + (f[2] + f[3]);
+    }
+    float most = *top, sum = 0.0f;
+    for (t = 0; t < n; t++) most = score[t] > most ? score[t] : most;
+    for (t = 0; t < n; t++) {
+        score[t] = exponential(score[t] - most);
+        sum += score[t];
+    }
+    float kept = exponential(*top - most);
+    *top = most;
+    *total = *total * kept + sum;
+    for (int w = 0; w < W; w++) {
+        even[w] = *(vec *)(out + LANES * w) * kept;
+        odd[w] = (vec){0};
+    }
+    for (t = 0; t + 2 <= n; t += 2) {
+        fetch(keys + (t + TILE) * E);
+        fetch(keys + (t + TILE + 1) * E);
+        for (int w = 0; w < W; w++) {
+            even[w] += score[t] * *(const vec *)(values + t * E + LANES * w);
+            odd[w] += score[t + 1] * *(const vec *)(values + (t + 1) * E + LANES * w);
+        }
+    }
+    for (int w = 0; t < n && w < W; w++) even[w] += score[t] * *(const vec *)(values + t * E + LANES * w);
+    for (int w = 0; w < W; w++) *(vec *)(out + LANES * w) = even[w] + odd[w];
+}
+
+/* Sixteen queries (E, 16) over a tile of the keys that they share: each number of a key meets them all at once. */
+INLINE void sixteen_queries(const float *q, int64_t n, const float *keys, const float *values, v16 *top,
+                            v16 *total, float *const *out) {
+    v16 score[TILE], most = *top, sum = {0};
+    int64_t t = 0;
+    for (; t + 8 <= n; t += 8) {
+        v16 s[8] = {{0}};
+        for (int e = 0; e < E; e++) {
+            v16 x = *(const v16 *)(q + 16 * e);
+            for (int i = 0; i < 8; i++) s[i] += x * keys[(t + i) * E + e];
+        }
+        for (int i = 0; i < 8; i++) score[t + i] = s[i];
+    }
+    for (; t < n; t++) {
+        v16 s = {0};
+        for (int e = 0; e < E; e++) s += *(const v16 *)(q + 16 * e) * keys[t * E + e];
+        score[t] = s;
+    }
+    for (t = 0; t < n; t++) most = larger(score[t], most);
+    for (t = 0; t < n; t++) {
+        score[t] = exponential16(score[t] - most);
+        sum += score[t];
+    }
+    v16 kept = exponential16(*top - most);
+    *top = most;
+    *total = *total * kept + sum;
+    const float *share = (const float *)score;
+    for (int i = 0; i < 16; i += ROWS) {
+        vec sums_of[ROWS][W];
+        for (int r = 0; r < ROWS; r++)
+            for (int w = 0; w < W; w++) sums_of[r][w] = *(vec *)(out[i + r] + LANES * w) * kept[i + r];
+        for (t = 0; t < n; t++)
+            for (int w = 0; w < W; w++) {
+                vec x = *(const vec *)(values + t * E + LANES * w);
+                for (int r = 0; r < ROWS; r++) sums_of[r][w] += share[16 * t + i + r] * x;
+            }
+        for (int r = 0; r < ROWS; r++)
+            for (int w = 0; w < W; w++) *(vec *)(out[i + r] + LANES * w) = sums_of[r][w];
+    }
+}
+
+/* Queries and what is known of their attention so far: the largest score, the sum of exponentials, the sum of values. */
+typedef struct {
+    const float *q;
+    int64_t q_stride;
+    float *top, *total, *out;
+} Queries;
+
+/* Up to sixteen queries of a head of keys, `count` from the `first` of those of the places from `begin`, over keys that
+   all of them see. */
+INLINE void block(const Layout *at, const Queries *of, int64_t h, int64_t begin, int64_t first, int64_t count,
+                  const float *keys, const float *values, int64_t length) {
+    const int64_t H = at->query_heads, S = H / at->heads;
+    float many[16 * E], spare[E] = {0}, *out[16];
+    int64_t rows[16];
+    v16 top = {0}, total = {0};
+    for (int r = 0; r < 16; r++) {
+        int64_t j = first + (r < count ? r : 0), m = at->order[begin + j / S];
+        const float *query = of->q + m * of->q_stride + (h * S + j % S) * E;
+        rows[r] = m * H + h * S + j % S;
+        out[r] = r < count ? of->out + rows[r] * E : spare;
+        top[r] = of->top[rows[r]];
+        total[r] = of->total[rows[r]];
+        for (int e = 0; e < E; e++) many[16 * e + r] = query[e];
+    }
+    for (int64_t t = 0; t < length; t += TILE)
+        sixteen_queries(many, length - t < TILE ? length - t : TILE, keys + t * E, values + t * E, &top, &total, out);
+    for (int r = 0; r < count; r++) {
+        of->top[rows[r]] = top[r];
+        of->total[rows[r]] = total[r];
+    }
+}
+
+/* The queries of a token that one head of keys serves, over the keys `from` to `to`. */
+INLINE void alone(const Layout *at, const Queries *of, int64_t h, int64_t m, const float *keys, const float *values,
+                  int64_t from, int64_t to) {
+    const int64_t S = at->query_heads / at->heads;
+    for (int64_t t = from > 0 ? from : 0; t < to; t += TILE)
+        for (int64_t s = 0; s < S; s++) {
+            int64_t row = m * at->query_heads + h * S + s;
+            one_query(of->q + m * of->q_stride + (h * S + s) * E, to - t < TILE ? to - t : TILE, keys + t * E,
+                      values + t * E, of->top + row, of->total + row, of->out + row * E);
+        }
+}
+
+/* Six queries one by one cost as much as sixteen at once. */
+INLINE int few(int64_t count, int64_t window) { return window || count < 6; }
+
+/* The places from `begin` to `end`, which have one prompt, over it. */
+INLINE void over_prompt(const Layout *at, const Slots *slots, const Queries *of, int64_t window, int64_t begin,
+                        int64_t end) {
+    const int64_t S = at->query_heads / at->heads, m = at->order[begin];
+    const int64_t length = at->prompt_length[m], count = (end - begin) * S;
+    for (int64_t h = 0; length && h < at->heads; h++) {
+        const float *keys = slots->prompt_keys[m] + h * at->prompt_room[m] * E;
+        const float *values = slots->prompt_values[m] + h * at->prompt_room[m] * E;
+        if (few(count, window))
+            for (int64_t i = begin; i < end; i++) {
+                int64_t one = at->order[i];
+                alone(at, of, h, one, keys, values, window ? length + at->own_place[one] + 1 - window : 0, length);
+            }
+        else
+            for (int64_t j = 0; j < count; j += 16)
+                block(at, of, h, begin, j, count - j < 16 ? count - j : 16, keys, values, length);
+    }
+}
+
+/* The places from `begin` to `end`, which have one slot, over what each sees of it: itself and what is before it. */
+INLINE void over_own(const Layout *at, const Slots *slots, const Queries *of, int64_t window, int64_t begin,
+                     int64_t end) {
+    const int64_t S = at->query_heads / at->heads, m = at->order[begin], count = (end - begin) * S;
+    for (int64_t h = 0; h < at->heads; h++) {
+        const float *keys = slots->own_keys[m] + h * at->own_room[m] * E;
+        const float *values = slots->own_values[m] + h * at->own_room[m] * E;
+        if (few(count, window))
+            for (int64_t i = begin; i < end; i++) {
+                int64_t one = at->order[i], seen = at->own_place[one] + 1;
+                alone(at, of, h, one, keys, values, window ? seen - window : 0, seen);
+            }
+        else
+            for (int64_t j = 0; j < count; j += 16) {
+                int64_t most = count - j < 16 ? count - j : 16, first = j / S, last = (j + most - 1) / S;
+                int64_t all_see = at->own_place[at->order[begin + first]] + 1;
+                block(at, of, h, begin, j, most, keys, values, all_see);
+                for (int64_t r = j; last > first && r < j + most; r++) {
+                    int64_t one = at->order[begin + r / S], row = one * at->query_heads + h * S + r % S;
+                    int64_t more = at->own_place[one] + 1 - all_see;
+                    if (more)
+                        one_query(of->q + one * of->q_stride + (h * S + r % S) * E, more, keys + all_see * E,
+                                  values + all_see * E, of->top + row, of->total + row, of->out + row * E);
+                }
+            }
+    }
+}
+
+/* Put the keys and values of M tokens into their slots; strides are those of a token, in numbers. */
+void keep(const Layout *at, const Slots *slots, int64_t M, const float *k, int64_t k_stride, const float *v,
+          int64_t v_stride) {
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t h = 0; h < at->heads; h++) {
+            int64_t place = (h * at->own_room[m] + at->own_place[m]) * E;
+            memcpy(slots->own_keys[m] + place, k + m * k_stride + h * E, E * sizeof(float));
+            memcpy(slots->own_values[m] + place, v + m * v_stride + h * E, E * sizeof(float));
+        }
+}
+
+/* Attention (M, H, E) of the tokens at the places from `begin` to `end`, whose keys are in their slots. Queries come
+   scaled; `window` is how many positions are seen, 0 for all; `top` and `total` (M, H) are scratch. */
+void attend(const Layout *at, const Slots *slots, const float *q, int64_t q_stride, int64_t window, int64_t begin,
+            int64_t end, float *top, float *total, float *out) {
+    const int64_t H = at->query_heads;
+    const Queries of = {q, q_stride, top, total, out};
+    for (int64_t i = begin; i < end; i++) {
+        int64_t m = at->order[i];
+        memset(out + m * H * E, 0, H * E * sizeof(float));
+        for (int64_t row = m * H; row < m * H + H; row++) {
+            top[row] = -1e30f;
+            total[row] = 0.0f;
+        }
+    }
+    for (int64_t i = begin, stop; i < end; i = stop) {
+        for (stop = i + 1; stop < end && at->group[stop] == at->group[i];) stop++;
+        over_prompt(at, slots, &of, window, i, stop);
+    }
+    for (int64_t i = begin, stop; i < end; i = stop) {
+        for (stop = i + 1; stop < end && at->piece[stop] == at->piece[i];) stop++;
+        over_own(at, slots, &of, window, i, stop);
+    }
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t row = at->order[i] * H; row < at->order[i] * H + H; row++) {
+            float scale = 1.0f / total[row];
+            for (int e = 0; e < E; e++) out[row * E + e] *= scale;
+        }
+}
+
+/* x (M, D) += added, where there is some, and its RMS norm. */
+void add_norm(int64_t M, int64_t D, float *restrict x, const float *restrict added, const float *restrict weight,
+              float epsilon, float *restrict out) {
+    for (int64_t m = 0; m < M; m++, x += D, out += D) {
+        float sum = 0.0f;
+        if (added)
+            for (int64_t d = 0; d < D; d++) x[d] += added[m * D + d];
+        for (int64_t d = 0; d < D; d++) sum += x[d] * x[d];
+        float scale = 1.0f / __builtin_sqrtf(sum / (float)D + epsilon);
+        for (int64_t d = 0; d < D; d++) out[d] = x[d] * scale * weight[d];
+    }
+}
+
+/* Heads x (M, heads, E): normed where there is a weight, multiplied by `factor`, turned by their positions' cosines and
+   sines (E), whose rows are `turns` (M). */
+void rotate(int64_t M, int64_t heads, float *restrict x, const float *restrict weight, float epsilon,
+            float factor, const int64_t *restrict turns, const float *restrict cosines, const float *restrict sines) {
+    const int64_t half = E / 2;
+    for (int64_t m = 0; m < M; m++) {
+        const float *c = cosines + turns[m] * E, *s = sines + turns[m] * E;
+        for (int64_t h = 0; h < heads; h++, x += E) {
+            float sum = 0.0f, scale = factor;
+            if (weight) {
+                for (int64_t e = 0; e < E; e++) sum += x[e] * x[e];
+                scale = factor / __builtin_sqrtf(sum / (float)E + epsilon);
+                for (int64_t e = 0; e < E; e++) x[e] *= weight[e];
+            }
+            for (int64_t e = 0; e < half; e++) {
+                float low = x[e] * scale, high = x[e + half] * scale;
+                x[e] = low * c[e] - high * s[e];
+                x[e + half] = high * c[e + half] + low * s[e + half];
+            }
+        }
+    }
+}
+
+/* x = silu(x) * y, over n numbers. */
+void gate(int64_t n, float *restrict x, const float *restrict y) {
+    for (int64_t i = 0; i < n; i++) x[i] = x[i] / (1.0f + exponential(-x[i])) * y[i];
+}
