@@ -11,9 +11,11 @@ from agentrl.evals.evaluate import evaluate
 from agentrl.harness.compaction import Compaction
 from agentrl.harness.configured import configured_loop
 from agentrl.harness.loop import Limits, ToolLoop, Transcript
+from agentrl.harness.prompts import SystemPrompts
+from agentrl.rollout.group import rollout
 from agentrl.tokens.tiny import IDS, TinyRenderer
 from agentrl.tokens.toolcalls import MalformedPolicy
-from agentrl.types import Message, Task
+from agentrl.types import Message, Stop, Task
 from tests.harness.parts import PROMPT, Recorder, World
 
 BASE = TrainConfig(recipe="example")
@@ -39,7 +41,7 @@ def with_model(**overrides):
 def test_a_configuration_without_the_section_is_the_loop_as_it_was():
     loop = configured_loop(TinyRenderer(), BASE)
     assert loop.limits == Limits(turns=6, reply=20, context=256)
-    assert (loop.malformed, loop.compaction, loop.system_prompt) == (MalformedPolicy(), Compaction(), "")
+    assert (loop.malformed, loop.compaction, loop.prompts) == (MalformedPolicy(), Compaction(), SystemPrompts())
 
 
 def test_every_setting_reaches_the_loop():
@@ -59,7 +61,7 @@ def test_every_setting_reaches_the_loop():
     assert loop.limits == Limits(turns=6, reply=64, context=4096, reserve=7, call_s=1.5, tool_s=2.5, total_s=3.5)
     assert loop.compaction == Compaction(kind="summarize", fill=0.25, summary=99)
     assert loop.malformed == MalformedPolicy(penalty=0.125)
-    assert loop.system_prompt == "Be brief."
+    assert loop.prompts == SystemPrompts(every="Be brief.")
     assert configured_loop(PlainRenderer(), with_model(malformed="end")).malformed == MalformedPolicy(end=True)
 
 
@@ -148,8 +150,34 @@ def test_an_evaluation_plays_the_same_agent_and_measures_what_the_environment_sa
     assert found.outcomes == {f"t{index}": (1.0,) for index in range(3)}
     trace = found.traces[0]
     assert trace.metadata["harness"] == loop.fingerprint
-    (penalty,) = [score for score in trace.scores if score.name == "malformed_calls"]
-    assert (penalty.value, penalty.weight, penalty.explanation) == (-1.5, 0.0, "2 at -0.75 each")
+    assert [score.name for score in trace.scores] == ["pass"]  # what costs nothing is no metric of it
     transcript = Transcript(num_malformed=2)
-    assert [score.weight for score in loop.penalties(transcript)] == [1.0]
-    assert [score.weight for score in loop.for_evaluation().penalties(transcript)] == [0.0]
+    assert [(score.value, score.weight) for score in loop.penalties(transcript)] == [(-1.5, 1.0)]
+    assert loop.for_evaluation().penalties(transcript) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "stop", "replies", "reward"),
+    [
+        ({"malformed": "answer"}, Stop.DONE, 3, 1.0),
+        ({"malformed": "end"}, Stop.MALFORMED, 1, 1.0),
+        ({"malformed": "end", "malformed_penalty": "0.25"}, Stop.MALFORMED, 1, 0.75),
+        ({"malformed": "penalise", "malformed_penalty": "0.25"}, Stop.DONE, 3, 0.5),  # 1 - 2 * 0.25
+    ],
+)
+def test_malformed_calls_are_treated_alike_in_training_and_evaluation(settings, stop, replies, reward):
+    config = apply_overrides(BASE, {f"harness.{key}": value for key, value in settings.items()})
+    loop, worlds = configured_loop(TinyRenderer(), config), Worlds()
+    tasks = [worlds[index] for index in range(3)]
+    training = asyncio.run(rollout(worlds, tasks, harness=loop, sampler=Sampler(), attempts=1, seed=0, name="t"))
+    trained = [trace for group in training for trace in group.traces]
+    evaluated = asyncio.run(evaluate(worlds, harness=loop, sampler=Sampler(), attempts=1, seed=0, name="e")).traces
+    for one, other in zip(trained, evaluated, strict=True):
+        assert one.nodes == other.nodes  # what was sent, sampled and answered, to the last id
+        assert (one.stop, one.num_turns) == (other.stop, other.num_turns) == (stop, replies)
+        assert one.metadata["harness"] == other.metadata["harness"]
+        assert one.metadata.get("cuts") == other.metadata.get("cuts")
+        # a penalty is of training alone: what the environment says is all that is measured
+        assert (one.reward, other.reward) == (reward, 1.0)
+        assert one.scores[: len(other.scores)] == other.scores
+        assert [score.name for score in one.scores[len(other.scores) :]] == ["malformed_calls"] * (reward < 1.0)

@@ -68,6 +68,29 @@ LLAMA3 = """{{- bos_token }}
 {%- if tools %}{{ tools | tojson }}{% endif %}
 {%- if add_generation_prompt %}{{ head + 'assistant' + tail }}{% endif %}"""
 
+THINKING = """{%- set ns = namespace(last=-1) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>tool
+{{ m.content }}<|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content and loop.index0 > ns.last %}<think>
+{{ m.reasoning_content }}
+</think>
+
+{% endif %}{{ m.content }}
+{%- for c in m.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' + (c.function.arguments | tojson) + '}\\n</tool_call>' }}
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Thoughts stand only behind the last question."""
+
 NUMBERED = SMOLLM.replace("You help.", "This is a talk of {{ messages | length }} messages.")
 UNENDED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 UNOPENED = SMOLLM[: SMOLLM.index("{% if add_generation_prompt")]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agentrl.config import load_recipe
 from agentrl.errors import RendererError
 from agentrl.tokens.chatml import ChatMLRenderer
 from agentrl.tokens.choose import choose_renderer
@@ -9,7 +10,7 @@ from agentrl.tokens.template import TemplateRenderer
 from agentrl.tokens.vocabulary import Vocabulary
 from agentrl.types import Message
 from tests.tokens.real import needs_assets, vocabulary
-from tests.tokens.templates import QWEN25
+from tests.tokens.templates import CHATML, QWEN25, small_tokenizer
 
 pytestmark = needs_assets
 USER = Message(role="user", content="Which fruit is blue?")
@@ -56,8 +57,25 @@ def test_a_template_that_writes_history_anew_is_refused() -> None:
         choose_renderer(with_template(counting), thinking=False)
 
 
-def test_without_a_template_the_vocabulary_decides() -> None:
-    assert isinstance(choose_renderer(with_template(""), thinking=False), ChatMLRenderer)
+def test_a_model_without_a_template_is_refused_unless_a_renderer_is_named() -> None:
+    # The vocabulary of a base model has the marks of ChatML, and the model was never taught them.
+    base = with_template("")
+    with pytest.raises(RendererError, match=r"has no chat template.* put a chat_template.jinja .* or set hf.renderer"):
+        choose_renderer(base, thinking=False)
+    assert isinstance(choose_renderer(base, thinking=False, kind="chatml"), ChatMLRenderer)
+    with pytest.raises(RendererError, match="has no chat template"):
+        choose_renderer(base, thinking=False, kind="template")
+
+
+def test_a_model_without_a_template_and_without_marks_needs_another_model() -> None:
+    with pytest.raises(RendererError, match=r"lacks the control tokens of ChatML \(<think>, .*made to converse"):
+        choose_renderer(Vocabulary(small_tokenizer(CHATML)), thinking=False)
+    with pytest.raises(RendererError, match="no control token '<think>'"):
+        choose_renderer(Vocabulary(small_tokenizer(CHATML)), thinking=False, kind="chatml")
+
+
+def test_the_recipe_of_a_base_model_names_its_renderer() -> None:
+    assert load_recipe("gemma3-270m-bugfix").hf.renderer == "chatml"
 
 
 def test_a_renderer_may_be_named() -> None:
@@ -65,8 +83,11 @@ def test_a_renderer_may_be_named() -> None:
     assert isinstance(choose_renderer(real, thinking=True, kind="template"), TemplateRenderer)
     assert isinstance(choose_renderer(with_template(QWEN25), thinking=False, kind="chatml"), ChatMLRenderer)
     library = pytest.importorskip("agentrl.tokens.library")
-    found = choose_renderer(real, thinking=False, kind="library:qwen3")
-    assert isinstance(found, library.LibraryRenderer)
+    for thinking in (True, False):  # and it is told whether the model thinks
+        found = choose_renderer(real, thinking=thinking, kind="library:qwen3")
+        assert isinstance(found, library.LibraryRenderer)
+        assert found.generation_prompt() == ChatMLRenderer(real, thinking=thinking).generation_prompt()
+    assert choose_renderer(real, thinking=False, kind="library:qwen3-vl").stop_ids == found.stop_ids  # has no switch
     with pytest.raises(RendererError):
         choose_renderer(real, thinking=False, kind="library:no-such-family")
 

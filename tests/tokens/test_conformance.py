@@ -51,6 +51,8 @@ APPENDS = {
     "template like llama3": {"user", "system"},
 }
 """The messages that each may append to a reply; all others are refused."""
+BRANCHES = {name: {"user"} for name in ("chatml", "chatml, no thoughts", "template of qwen3", "library, qwen3")}
+"""The messages behind which each begins a new branch where a reply before had thoughts."""
 REAL = {name for name in BUILT if "like" not in name}
 needs_library = pytest.mark.skipif(
     importlib.util.find_spec("renderers") is None, reason="the package renderers is not installed: agentrl[renderers]"
@@ -206,6 +208,59 @@ def test_a_reply_is_read_and_a_malformed_call_has_its_status(name):
         assert [status_of(call) for call in message.tool_calls] == [status]
     unclosed = renderer.vocabulary.encode('<tool_call>\n{"name": "read", "arguments": {"path": "a"}}')
     assert [status_of(call) for call in renderer.parse((*unclosed, stop), (TOOL,)).tool_calls] == [Status.UNCLOSED]
+
+
+# Going on: what is appended, and where a new branch begins.
+
+THOUGHTFUL = Message(role="assistant", content="A plum.", reasoning="Plums come in blue.")
+
+
+@every_renderer
+@pytest.mark.parametrize("role", ["user", "tool", "system", "assistant"])
+def test_what_follows_is_appended_or_begins_a_branch_or_is_refused(name, role):
+    follow, message = built(name).follow, Message(role=role, content="And red?")
+    history = [QUESTION, THOUGHTFUL]
+    if role not in APPENDS[name] | BRANCHES.get(name, set()):
+        with pytest.raises(RendererError):
+            follow(history, [message], (), with_tools(name))
+        return
+    branches = role in BRANCHES.get(name, set())
+    assert (follow(history, [message], (), with_tools(name)).rewritten is not None) == branches
+    # without thoughts nothing is dropped
+    assert follow([QUESTION, Message(role="assistant", content="A plum.")], [message], (), ()).rewritten is None
+
+
+@every_renderer
+def test_nothing_follows_is_refused(name):
+    with pytest.raises(RendererError, match="at least one message"):
+        built(name).follow([QUESTION, THOUGHTFUL], [], (), ())
+
+
+@every_renderer
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_a_new_branch_is_the_whole_conversation_and_what_is_appended_is_what_extend_gives(name, data):
+    renderer = built(name)
+    kinds = sorted(APPENDS[name] | BRANCHES.get(name, set()))
+    few = 1 if name.endswith("gemma3") else 3
+    roles = data.draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=few))
+    # a text in the form of a result would be no question for chatml
+    messages = [Message(role=role, content=f"So {data.draw(hostile_text)}") for role in roles]
+    reasoning, content = data.draw(st.sampled_from([None, "", "Plums are."])), data.draw(hostile_text)
+    history = [QUESTION, Message(role="assistant", content=content, reasoning=reasoning)]
+    sampled = data.draw(st.lists(st.integers(0, renderer.vocabulary.num_ids - 1), max_size=4).map(tuple))
+    going_on = renderer.follow(history, messages, sampled, with_tools(name))
+    expected = bool(reasoning) and bool(BRANCHES.get(name, set()) & set(roles))
+    assert (going_on.rewritten is not None) == expected
+    if going_on.rewritten is None:
+        assert len(going_on.spans) == len(messages)
+        if set(roles) <= APPENDS[name]:
+            assert going_on.spans == renderer.extend(messages, sampled)
+        return
+    whole = renderer.render([*history, *messages], with_tools(name))
+    assert going_on.spans == whole
+    assert len(whole) == len(history) + len(messages)
+    assert reasoning not in renderer.decode(flat(whole))
 
 
 @every_renderer

@@ -1,5 +1,6 @@
 """Data sets in the tokens of Qwen3, and replies written by any renderer that is to imitate them."""
 
+import functools
 import json
 
 import pytest
@@ -125,9 +126,16 @@ def test_a_conversation_cut_in_its_reply_trains_what_is_left(tmp_path):
 
 # Renderers that write.
 
+
+def library():
+    found = pytest.importorskip("agentrl.tokens.library", reason="the package renderers is not installed")
+    return found.LibraryRenderer(vocabulary(), "qwen3")
+
+
 RENDERERS = {
     "chatml": lambda: ChatMLRenderer(vocabulary()),
-    "template of qwen3": lambda: TemplateRenderer(vocabulary()),
+    "template of qwen3": functools.cache(lambda: TemplateRenderer(vocabulary())),
+    "library, qwen3": functools.cache(library),
     "template of gemma": lambda: TemplateRenderer(
         templates.small_vocabulary(templates.GEMMA3, ("<bos>", "<start_of_turn>", "<end_of_turn>"), bos="<bos>")
     ),
@@ -161,7 +169,7 @@ def test_what_a_renderer_writes_it_reads_back(name, data):
 def test_the_template_of_qwen3_writes_a_reply_as_our_own_renderer_does(message):
     if any(mark in message.content for mark in ("<think>", "</think>", "<tool_call>")):
         return  # texts that our renderer writes in pieces, and that nothing reads back
-    ours, theirs = ChatMLRenderer(vocabulary()), TemplateRenderer(vocabulary())
+    ours, theirs = ChatMLRenderer(vocabulary()), RENDERERS["template of qwen3"]()
     if message.reasoning is None:
         assert theirs.write_reply(message) == ours.write_reply(message)
 

@@ -5,6 +5,7 @@ results and questions behind them; branches where the template drops thoughts, w
 where a summary starts the conversation anew. Each sampled token has a version of its own, by which it is recognised.
 """
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from agentrl.errors import SamplerError, ScorerError, TrainerError
 from agentrl.tokens.chatml import ChatMLRenderer
 from agentrl.tokens.samples import samples
+from agentrl.tokens.template import TemplateRenderer
 from agentrl.types import Completion, Message, Node, Score, Stop, ToolSpec, Trace
 from tests.tokens.conversations import hostile_text
 from tests.tokens.real import needs_assets, vocabulary
@@ -24,6 +26,11 @@ from tests.tokens.real import needs_assets, vocabulary
 pytestmark = needs_assets
 TOOL = ToolSpec(name="read", description="", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
 GOOD = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
+RENDERERS = {
+    "chatml": lambda: ChatMLRenderer(vocabulary()),
+    "chatml, no thoughts": lambda: ChatMLRenderer(vocabulary(), thinking=False),
+    "template": functools.cache(lambda: TemplateRenderer(vocabulary())),
+}
 REPLIES = st.sampled_from(
     [
         GOOD,
@@ -89,7 +96,7 @@ class Tree:
 
 @st.composite
 def trees(draw):
-    tree = Tree(ChatMLRenderer(vocabulary(), thinking=draw(st.booleans())))
+    tree = Tree(RENDERERS[draw(st.sampled_from(sorted(RENDERERS)))]())
     replies = []
     for _ in range(draw(st.integers(1, 6))):
         kind = (

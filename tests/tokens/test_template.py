@@ -1,6 +1,7 @@
 """Chat templates of Hugging Face: what is proved before one is used, and what is refused."""
 
 import datetime
+import functools
 import itertools
 
 import pytest
@@ -168,11 +169,16 @@ def test_a_tokenizer_that_writes_pieces_by_their_place_is_refused():
         TemplateRenderer(spaced_tokenizer())
 
 
+@functools.cache
+def qwen3():
+    return TemplateRenderer(vocabulary())
+
+
 class TestQwen3:
     pytestmark = needs_assets
 
     def test_it_may_append_results_but_no_questions(self):
-        renderer = TemplateRenderer(vocabulary())
+        renderer = qwen3()
         assert renderer.proof.refused == {"user": "thoughts are dropped from a reply when a user message follows it"}
         with pytest.raises(
             RendererError, match=r"thoughts are dropped .* use ChatMLRenderer, which keeps what was sampled"
@@ -195,7 +201,7 @@ class TestQwen3:
         st.lists(st.integers(0, 151668), max_size=4).map(tuple),
     )
     def test_it_agrees_with_our_own_renderer(self, messages, tools, more, sampled):
-        by_template, ours = TemplateRenderer(vocabulary()), ChatMLRenderer(vocabulary())
+        by_template, ours = qwen3(), ChatMLRenderer(vocabulary())
         assert flat(by_template.render(messages, tools)) == flat(ours.render(messages, tools))
         assert by_template.extend(more, sampled) == ours.extend(more, sampled)
         assert by_template.generation_prompt() == ours.generation_prompt()

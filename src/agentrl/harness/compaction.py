@@ -69,12 +69,16 @@ class Compaction:
         if self.kind != "summarize":
             return
         held = self.num_held(writer)
-        writer.renderer.extend([Message(role="user", content=self.go_on)], ())
+        writer.follow(_silent(), [Message(role="user", content=self.go_on)])
         if held >= context:
-            raise ConfigError(
-                f"a summary of {self.summary} tokens and its request need {held} tokens, and the context has "
-                f"{context}; set summary lower"
-            )
+            raise ConfigError(self.too_long(held, context))
+
+    def too_long(self, held: int, context: int) -> str:
+        """What is wrong with a summary for which so many tokens are held back of a context that has no more."""
+        return (
+            f"a summary of {self.summary} tokens and its request need {held} tokens, and the context has {context}; "
+            "set summary lower"
+        )
 
     def num_held(self, writer: Writer) -> int:
         """Tokens that must be left to ask for a summary and to take it, one withheld result included.
@@ -83,9 +87,13 @@ class Compaction:
             RendererError: the renderer cannot write the request or the marker.
         """
         texts = (Message(role="tool", content=self.marker), Message(role="user", content=self.request))
-        silent = Conversation(segments=()).replied(Reply(Message(role="assistant"), (), ()))
-        asked, _ = writer.follow(silent, texts)
+        asked, _ = writer.follow(_silent(), texts)
         return asked.num_tokens + len(writer.renderer.generation_prompt()) + self.summary
+
+
+def _silent() -> Conversation:
+    """A reply that says nothing."""
+    return Conversation(segments=()).replied(Reply(Message(role="assistant"), (), ()))
 
 
 class Dropped(NamedTuple):

@@ -1,8 +1,9 @@
-"""The agent loop that a run's configuration describes, for training and evaluation alike."""
+"""The agent loop that a run's configuration describes, for training and evaluation alike, in tokens or in messages."""
 
 from __future__ import annotations
 
 from agentrl.config import HarnessConfig, TrainConfig
+from agentrl.harness.chat import ChatLoop
 from agentrl.harness.compaction import Compaction
 from agentrl.harness.limits import Limits
 from agentrl.harness.loop import ToolLoop
@@ -24,19 +25,49 @@ def configured_loop(renderer: Renderer, config: TrainConfig) -> ToolLoop:
     settings = config.harness
     return ToolLoop(
         renderer,
-        Limits(
-            turns=config.tasks.max_turns,
-            reply=config.tasks.max_reply,
-            context=config.model.context,
-            reserve=settings.reserve,
-            call_s=settings.call_s,
-            tool_s=settings.tool_s,
-            total_s=settings.total_s,
-        ),
+        _limits(settings, config.tasks.max_turns, config.tasks.max_reply, config.model.context),
         malformed_policy(settings),
-        compaction=Compaction(kind=settings.compaction, fill=settings.fill, summary=settings.summary),
+        compaction=_compaction(settings),
         system_prompt=settings.system_prompt,
+        system_prompts=settings.system_prompts,
     )
+
+
+def configured_chat_loop(settings: HarnessConfig, *, turns: int, reply: int, context: int) -> ChatLoop:
+    """The same agent, for a policy that speaks in messages.
+
+    Args:
+        settings: of the run.
+        turns: replies of an attempt.
+        reply: tokens of one reply.
+        context: tokens of the whole conversation.
+
+    Raises:
+        ConfigError: the context has no room for a summary.
+    """
+    return ChatLoop(
+        _limits(settings, turns, reply, context),
+        malformed_policy(settings),
+        compaction=_compaction(settings),
+        system_prompt=settings.system_prompt,
+        system_prompts=settings.system_prompts,
+    )
+
+
+def _limits(settings: HarnessConfig, turns: int, reply: int, context: int) -> Limits:
+    return Limits(
+        turns=turns,
+        reply=reply,
+        context=context,
+        reserve=settings.reserve,
+        call_s=settings.call_s,
+        tool_s=settings.tool_s,
+        total_s=settings.total_s,
+    )
+
+
+def _compaction(settings: HarnessConfig) -> Compaction:
+    return Compaction(kind=settings.compaction, fill=settings.fill, summary=settings.summary)
 
 
 def malformed_policy(settings: HarnessConfig) -> MalformedPolicy:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Self
 
@@ -13,6 +12,7 @@ from agentrl.harness.compaction import Compaction
 from agentrl.harness.conversation import Writer
 from agentrl.harness.dialogue import Dialogue
 from agentrl.harness.limits import Limits
+from agentrl.harness.prompts import SystemPrompts
 from agentrl.harness.transcript import Transcript
 from agentrl.protocols import Environment, Renderer, Session
 from agentrl.tokens.toolcalls import MalformedPolicy
@@ -22,30 +22,35 @@ __all__ = ["AgentLoop", "Limits", "ToolLoop", "Transcript"]
 
 
 class AgentLoop(ABC):
-    """What loops share: limits, the system prompt, what malformed calls cost.
+    """What loops share: limits, system prompts, what malformed calls cost, how room is made.
 
     A malformed call is answered with what is wrong with it; ``malformed`` may end the attempt or take from its reward.
 
     Args:
         limits: of an attempt.
         malformed: what is done about malformed calls.
+        compaction: what is done where the conversation leaves no room.
         system_prompt: takes the place of a task's own system message, or stands before a task without one; empty leaves
             tasks as they are.
+        system_prompts: for the task sets that have one of their own, by the name of the set; see `SystemPrompts`.
     """
 
     measures = False
-    """Whether attempts are evaluated: what malformed calls cost in training is then a metric."""
+    """Whether attempts are evaluated: the scores are then the environment's alone, and malformed calls cost nothing."""
 
     def __init__(
         self,
         limits: Limits,
         malformed: MalformedPolicy = MalformedPolicy(),  # noqa: B008 (frozen)
         *,
+        compaction: Compaction = Compaction(),  # noqa: B008 (frozen)
         system_prompt: str = "",
+        system_prompts: Mapping[str, str] | None = None,
     ) -> None:
         self.limits = limits
         self.malformed = malformed
-        self.system_prompt = system_prompt
+        self.compaction = compaction
+        self.prompts = SystemPrompts(every=system_prompt, by_set=system_prompts or {})
 
     @property
     @abstractmethod
@@ -56,8 +61,8 @@ class AgentLoop(ABC):
     def fingerprint(self) -> str:
         """What makes two harnesses the same agent."""
         policy = "" if self.malformed == MalformedPolicy() else f"/{self.malformed}"
-        digest = hashlib.sha256(self.system_prompt.encode()).hexdigest()[:12]
-        return f"{self.name}/{self.limits}{policy}" + (f"/system-{digest}" if self.system_prompt else "")
+        room = "" if self.compaction == Compaction() else f"/{self.compaction}"
+        return f"{self.name}/{self.limits}{policy}{self.prompts.fingerprint}{room}"
 
     @abstractmethod
     async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
@@ -75,19 +80,15 @@ class AgentLoop(ABC):
 
     def prompt(self, task: Task) -> Sequence[Message]:
         """The opening messages of a task."""
-        if not self.system_prompt:
-            return task.prompt
-        own = task.prompt[1:] if task.prompt[:1] and task.prompt[0].role == "system" else task.prompt
-        return (Message(role="system", content=self.system_prompt), *own)
+        return self.prompts.opening(task)
 
     def penalties(self, transcript: Transcript) -> tuple[Score, ...]:
-        """What the policy's malformed calls take from its reward; nothing where they cost nothing."""
+        """What the policy's malformed calls take from its reward; nothing where they cost nothing, as in evaluation."""
         count, penalty = transcript.num_malformed, self.malformed.penalty
-        if not penalty:
+        if not penalty or self.measures:
             return ()
-        weight = 0.0 if self.measures else 1.0
         said = f"{count} at -{penalty} each"
-        return (Score(name="malformed_calls", value=-penalty * count, weight=weight, explanation=said),)
+        return (Score(name="malformed_calls", value=-penalty * count, explanation=said),)
 
 
 class ToolLoop(AgentLoop):
@@ -99,6 +100,7 @@ class ToolLoop(AgentLoop):
         malformed: what is done about malformed calls.
         compaction: what is done where the conversation leaves no room.
         system_prompt: see `AgentLoop`.
+        system_prompts: see `AgentLoop`.
 
     Raises:
         RendererError: the renderer cannot write what compaction puts into a conversation.
@@ -112,21 +114,18 @@ class ToolLoop(AgentLoop):
         *,
         compaction: Compaction = Compaction(),  # noqa: B008 (frozen)
         system_prompt: str = "",
+        system_prompts: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(limits, malformed, system_prompt=system_prompt)
+        super().__init__(
+            limits, malformed, compaction=compaction, system_prompt=system_prompt, system_prompts=system_prompts
+        )
         self.renderer = renderer
-        self.compaction = compaction
         compaction.check(Writer(renderer=renderer, tools=()), limits.context)
 
     @property
     def name(self) -> str:
         """The kind of loop, with a behaviour version, and the renderer."""
         return f"tool-loop-v1/{self.renderer.name}"
-
-    @property
-    def fingerprint(self) -> str:
-        """What makes two harnesses the same agent."""
-        return super().fingerprint + ("" if self.compaction == Compaction() else f"/{self.compaction}")
 
     async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
         """Play one attempt into ``transcript``; it holds all that happened even when this raises.

@@ -14,13 +14,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentrl.errors import RendererError
-from agentrl.tokens.toolcalls import split_reasoning
+from agentrl.tokens.toolcalls import CLOSE, OPEN, THINK, THOUGHT, split_reasoning
 from agentrl.types import Message, Role, ToolCall, ToolSpec
 
+if TYPE_CHECKING:  # real vocabularies need a package that conversations do not
+    from agentrl.tokens.vocabulary import Vocabulary
+
 _ROLES: tuple[Role, ...] = get_args(Role)
+_MARKS = (THINK, THOUGHT, OPEN, CLOSE, "<tool_response>", "</tool_response>")
+"""What a policy may write with control tokens in a reply that cannot be read."""
 _READ = {"role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name"}
 
 
@@ -46,13 +51,21 @@ def message_to_chat(message: Message) -> dict[str, Any]:
     chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "assistant":
         chat["reasoning_content"] = message.reasoning or ""
-    if message.tool_calls and not any(call.problem for call in message.tool_calls):
+    if message.tool_calls and not _is_malformed(message):
         chat["tool_calls"] = [
             {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
             | ({} if call.id is None else {"id": call.id})
             for call in message.tool_calls
         ]
     return chat if message.tool_call_id is None else chat | {"tool_call_id": message.tool_call_id}
+
+
+def chat_of(messages: Sequence[Message], vocabulary: Vocabulary) -> list[Any]:
+    """A conversation for programs that write it into one string: what spells a control token in it is parted, so that
+    it stays text. A malformed reply is written as the policy wrote it, with the marks of thoughts and calls."""
+    return [
+        vocabulary.part(message_to_chat(message), keep=_MARKS if _is_malformed(message) else ()) for message in messages
+    ]
 
 
 def tool_to_chat(tool: ToolSpec) -> dict[str, Any]:
@@ -79,6 +92,10 @@ def check_results(messages: Sequence[Message]) -> None:
                 f"message {index} is the result of call {message.tool_call_id!r}, where {due}; give each call one "
                 "result, in the order of the calls"
             )
+
+
+def _is_malformed(message: Message) -> bool:
+    return any(call.problem for call in message.tool_calls)
 
 
 def _message(raw: Mapping[str, Any], where: str) -> Message:

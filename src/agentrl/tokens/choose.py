@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -29,11 +30,13 @@ def choose_renderer(
     """Our own for models whose template writes what Qwen3's does; the model's template for others. Many have Qwen3's
     vocabulary and another template (no empty thoughts, another form of tool calls), and were not made for Qwen3's.
 
-    A vocabulary of Qwen3 without any template, as of a base model, gets our own.
+    A model without a template, as base models are, was never taught a way to converse. That ways are known to its
+    vocabulary is no reason to guess one: whoever trains it names it.
 
     Args:
         vocabulary: of the model.
-        thinking: whether replies may begin with thoughts. A template that has no such switch does as it always does.
+        thinking: whether replies may begin with thoughts. A template, or a family of the library, that has no such
+            switch does as it always does.
         kind: ``auto`` chooses as above; ``chatml``, ``template`` and ``library:FAMILY`` name one.
         today: the date that some templates print, as ``2026-01-31``.
 
@@ -47,19 +50,28 @@ def choose_renderer(
     if kind == "template":
         return TemplateRenderer(vocabulary, options={"enable_thinking": thinking}, today=day)
     if kind != "auto":
-        return _of_library(vocabulary, kind.partition(":")[2])
-    has_template = bool(vocabulary.config.get("chat_template"))
-    if all(mark in vocabulary.controls for mark in MARKS):
+        return _of_library(vocabulary, kind.partition(":")[2], thinking=thinking)
+    lacking = [mark for mark in MARKS if mark not in vocabulary.controls]
+    if not vocabulary.config.get("chat_template"):
+        raise RendererError(f"the model has no chat template{_instead(lacking)}")
+    if not lacking:
         own = ChatMLRenderer(vocabulary, thinking=thinking)
-        if not has_template or _writes_the_same(own, vocabulary):
+        if _writes_the_same(own, vocabulary):
             return own
-    if not has_template:
-        raise RendererError(
-            "the model has no chat template, and its vocabulary lacks the control tokens of ChatML "
-            f"({', '.join(mark for mark in MARKS if mark not in vocabulary.controls)}); take a model that was made to "
-            "converse, or put a chat_template.jinja beside its tokenizer.json"
-        )
     return TemplateRenderer(vocabulary, options={"enable_thinking": thinking}, today=day)
+
+
+def _instead(lacking: Sequence[str]) -> str:
+    """What to do about a model without a template, whose vocabulary lacks some marks of ChatML, or none."""
+    if not lacking:
+        return (
+            ", so nothing says how it converses; put a chat_template.jinja beside its tokenizer.json, or set "
+            "hf.renderer to chatml, whose control tokens its vocabulary has"
+        )
+    return (
+        f", and its vocabulary lacks the control tokens of ChatML ({', '.join(lacking)}); take a model that was made "
+        "to converse, or put a chat_template.jinja beside its tokenizer.json"
+    )
 
 
 def _date(text: str) -> date:
@@ -69,11 +81,13 @@ def _date(text: str) -> date:
         raise RendererError(f"{text!r} is no date ({error}); write one such as 2026-01-31") from error
 
 
-def _of_library(vocabulary: Vocabulary, family: str) -> Renderer:
+def _of_library(vocabulary: Vocabulary, family: str, *, thinking: bool) -> Renderer:
     try:
         from agentrl.tokens.library import LibraryRenderer  # an extra of its own
+        from agentrl.tokens.library_package import options_of
 
-        return LibraryRenderer(vocabulary, family)
+        options = {"enable_thinking": thinking} if "enable_thinking" in options_of(family) else {}
+        return LibraryRenderer(vocabulary, family, options)
     except ImportError as error:
         raise RendererError(f"the renderer of {family} needs a package: pip install 'agentrl[renderers]'") from error
 

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from agentrl.errors import RendererError
-from agentrl.tokens.chat import message_to_chat, tool_to_chat
+from agentrl.tokens.chat import chat_of, tool_to_chat
 from agentrl.tokens.vocabulary import Vocabulary
 from agentrl.types import Message, ToolSpec
 
@@ -51,7 +51,7 @@ class ChatTemplate:
         Raises:
             RendererError: the template refuses the conversation.
         """
-        chat = self.vocabulary.part([message_to_chat(message) for message in messages])
+        chat = chat_of(messages, self.vocabulary)
         specs = self.vocabulary.part([tool_to_chat(tool) for tool in tools])
         return self.vocabulary.ids_of_parted(self.text(chat, specs, prompt=prompt))
 

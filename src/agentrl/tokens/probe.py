@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agentrl.errors import RendererError
@@ -38,11 +38,29 @@ OPENINGS: tuple[Conversation, ...] = (
 
 
 class Proof(NamedTuple):
-    """What was found. ``refused`` says by role (and for ``tools``) why messages of it cannot be written or appended."""
+    """What was found.
+
+    Attributes:
+        prompt_ids: they open a reply.
+        stop_id: it ends one.
+        refused: by role why messages of it cannot be appended, and for ``tools`` why there can be none.
+        rewrites: of those roles the ones behind whose messages the template writes the conversation anew, in a way
+            from which it goes on by appending; True where it always does, False where only behind thoughts.
+    """
 
     prompt_ids: tuple[int, ...]
     stop_id: int
     refused: Mapping[str, str]
+    rewrites: Mapping[str, bool]
+
+
+class _Trial(NamedTuple):
+    """Conversations that end with a question, replies to it, and a message that follows them."""
+
+    openings: Sequence[Conversation]
+    replies: Sequence[Message]
+    following: Message
+    tools: Sequence[ToolSpec]
 
 
 def prove(template: ChatTemplate) -> Proof:
@@ -54,10 +72,22 @@ def prove(template: ChatTemplate) -> Proof:
     _check_encoding(template)
     prompt = _prompt(template)
     stop = _stop(template)
-    refused = {role: reason for role, reason in _refusals(template, stop) if reason is not None}
+    trials = _trials(template)
+    tools = _tools(template, stop)
+    refused = {role: reason for role, trial in trials.items() if (reason := _appending(template, stop, trial))}
+    refused |= {} if tools is None else {"tools": tools, "tool": tools}
     if "user" in refused and "tool" in refused:
         raise RendererError(f"nothing can be appended to a reply: {refused['user']}; {nearest(template)}")
-    return Proof(prompt, stop, refused)
+    sure = trials["user" if "user" not in refused else "tool"]
+    rewrites: dict[str, bool] = {}
+    for role in [role for role in trials if role in refused]:
+        fault = tools if role == "tool" and tools else _rewriting(template, stop, prompt, trials[role], sure)
+        if fault is None:
+            plain = [reply for reply in trials[role].replies if not reply.reasoning]
+            rewrites[role] = _appending(template, stop, trials[role]._replace(replies=plain)) is not None
+        elif fault not in refused[role]:
+            refused[role] += f", and no branch can begin there: {fault}"
+    return Proof(prompt, stop, refused, rewrites)
 
 
 def nearest(template: ChatTemplate) -> str:
@@ -105,29 +135,28 @@ def _stop(template: ChatTemplate) -> int:
     return after[0]
 
 
-def _refusals(template: ChatTemplate, stop: int) -> Iterator[tuple[str, str | None]]:
-    """Why messages of a role cannot be written or appended, and None where they can be."""
-    yield "system", _try(template, (Message(role="system", content="Be brief."), QUESTION))
+def _trials(template: ChatTemplate) -> dict[str, _Trial]:
+    """By role, what is tried with a message of it."""
+    openings = _possible(template)
     replies = [PLAIN, OTHER]
     if _thinks(template):
         replies.append(dataclasses.replace(PLAIN, reasoning="Plums come in blue."))
-    yield "user", _appending(template, stop, replies, Message(role="user", content="And red?"), ())
-    tools = _tools(template, stop)
-    yield "tools", tools
     calling = [dataclasses.replace(reply, tool_calls=(CALL,)) for reply in replies]
-    yield "tool", tools or _appending(template, stop, calling, RESULT, (SPEC,))
+    return {
+        "system": _Trial(openings, replies, Message(role="system", content="Be brief."), ()),
+        "user": _Trial(openings, replies, Message(role="user", content="And red?"), ()),
+        "tool": _Trial(openings, calling, RESULT, (SPEC,)),
+    }
 
 
-def _appending(
-    template: ChatTemplate, stop: int, replies: Sequence[Message], following: Message, tools: Sequence[ToolSpec]
-) -> str | None:
+def _appending(template: ChatTemplate, stop: int, trial: _Trial) -> str | None:
     """Why a message cannot be appended behind replies; None when it can."""
-    tails = set()
-    for opening, reply in itertools.product(_possible(template), replies):
+    following, tails = trial.following, set()
+    for opening, reply in itertools.product(trial.openings, trial.replies):
         try:
-            before = template.ids(opening, tools, prompt=True)
-            longer = template.ids((*opening, reply, following), tools)
-            forms = _forms(template, opening, reply, tools, stop)
+            before = template.ids(opening, trial.tools, prompt=True)
+            longer = template.ids((*opening, reply, following), trial.tools)
+            forms = _forms(template, opening, reply, trial.tools, stop)
         except RendererError as error:
             return str(error)
         if longer[: len(before)] != before:
@@ -139,6 +168,26 @@ def _appending(
             return f"{what} a reply when a {following.role} message follows it"
         tails.add(rest[len(form) :])
     return None if len(tails) == 1 else f"what follows a reply before a {following.role} message depends on the reply"
+
+
+def _rewriting(template: ChatTemplate, stop: int, prompt: tuple[int, ...], trial: _Trial, sure: _Trial) -> str | None:
+    """Why the conversation that the template writes anew behind a message is no beginning of a branch; None when it
+    shows all that was said, opens the next reply as always, and messages that are ``sure`` may be appended there."""
+    begun = []
+    for opening, reply in itertools.product(trial.openings, trial.replies):
+        whole = (*opening, reply, trial.following)
+        try:
+            written, opened = (template.ids(whole, sure.tools, prompt=asked) for asked in (False, True))
+        except RendererError as error:
+            return str(error)
+        if opened != written + prompt:
+            return "the next reply is opened in another way"
+        shown = template.vocabulary.decode(written)
+        missing = [message.content for message in whole if message.content.strip() not in shown]
+        if missing:
+            return f"the template leaves {missing[0]!r} out of it"
+        begun.append(whole)
+    return _appending(template, stop, sure._replace(openings=begun))
 
 
 def _forms(

@@ -3,7 +3,8 @@
     renderer = TemplateRenderer(Vocabulary.load("some-model"))
 
 A template that writes history anew is refused when it is loaded, with the reason and what to use instead. One that
-does so only behind a user's message (Qwen3 drops thoughts then) is taken, and refuses that one message.
+does so only behind the messages of a role (Qwen3 drops thoughts behind a user's) is taken: `extend` refuses those
+messages, and `follow` begins a new branch with what the template writes then, where that is proved to be sound.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from itertools import accumulate, pairwise, takewhile
 from typing import Any
 
 from agentrl.errors import RendererError
-from agentrl.tokens.chat import check_results
+from agentrl.tokens.chat import chat_of, check_results
+from agentrl.tokens.chatml import Continuation
 from agentrl.tokens.jinja import ChatTemplate
 from agentrl.tokens.probe import CALL, QUESTION, nearest, prove
 from agentrl.tokens.toolcalls import CLOSE, OPEN, THINK, THOUGHT, read_reply, write_call
@@ -74,12 +76,50 @@ class TemplateRenderer:
         Raises:
             RendererError: no message, or one that cannot be appended.
         """
+        self._check(messages, {})
+        return self._appended(messages, sampled_ids)
+
+    def follow(
+        self,
+        history: Sequence[Message],
+        messages: Sequence[Message],
+        sampled_ids: Sequence[int],
+        tools: Sequence[ToolSpec],
+    ) -> Continuation:
+        """Go on as the template does: append, or begin a branch where it writes the conversation anew.
+
+        Args:
+            history: the conversation so far; it ends with the reply.
+            messages: what is appended.
+            sampled_ids: the reply.
+            tools: those of the conversation.
+
+        Raises:
+            RendererError: no message, or one that can neither be appended nor begin a branch.
+        """
+        self._check(messages, self.proof.rewrites)
+        rewritten = self.rewritten(history, messages)
+        if rewritten is None:
+            return Continuation(None, self._appended(messages, sampled_ids))
+        return Continuation(rewritten, self.render([*history, *messages], tools))
+
+    def rewritten(self, history: Sequence[Message], messages: Sequence[Message]) -> str | None:
+        """Why the template writes ``history`` otherwise once ``messages`` follow; None when it only appends."""
+        thoughts = any(message.reasoning for message in history)
+        roles = [message.role for message in messages]
+        found = (role for role in roles if role in self.proof.rewrites and (thoughts or self.proof.rewrites[role]))
+        return next((self.proof.refused[role] for role in found), None)
+
+    def _check(self, messages: Sequence[Message], rewrites: Mapping[str, bool]) -> None:
+        """Refuse messages that cannot follow a reply; those of the roles that are rewritten can."""
         if not messages:
             raise RendererError("extend() needs at least one message to append")
         for message in messages:
             reason = "it is sampled" if message.role == "assistant" else self.proof.refused.get(message.role)
-            if reason is not None:
+            if reason is not None and message.role not in rewrites:
                 raise RendererError(f"a {message.role} message cannot be appended: {reason}; {nearest(self._template)}")
+
+    def _appended(self, messages: Sequence[Message], sampled_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         num_results = sum(1 for _ in takewhile(lambda message: message.role == "tool", messages))
         reply = Message(role="assistant", content=_REPLY, tool_calls=(CALL,) * num_results)
         first, *others = self._spans((QUESTION, reply), messages, ())
@@ -95,13 +135,11 @@ class TemplateRenderer:
 
         Thoughts and calls are written as `parse` reads them, with control tokens where the vocabulary has their marks.
         """
-        part = self.vocabulary.part
+        part, (chat,) = self.vocabulary.part, chat_of([message], self.vocabulary)
         thoughts = "" if message.reasoning is None else f"{THINK}\n{part(message.reasoning.strip())}\n{THOUGHT}\n\n"
-        said = [thoughts + part(message.content)] if thoughts or message.content else []
-        if any(call.problem for call in message.tool_calls):  # then the calls stand in the content
-            calls = []
-        else:
-            calls = [f"{OPEN}{part(body)}{CLOSE}" for body in map(_body, message.tool_calls)]
+        said = [thoughts + chat["content"]] if thoughts or message.content else []
+        readable = [] if any(call.problem for call in message.tool_calls) else message.tool_calls
+        calls = [f"{OPEN}{part(body)}{CLOSE}" for body in map(_body, readable)]
         return (*self.vocabulary.ids_of_parted("\n".join([*said, *calls])), self.proof.stop_id)
 
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
@@ -119,20 +157,34 @@ class TemplateRenderer:
         """The ids of messages behind a history, up to whose last stop id all is left out."""
         whole = self._template.ids((*history, *messages), tools)
         start = _after(whole, self.proof.stop_id, self._count_stops(history)) if history else 0
-        ends = [self._end((*history, *messages[:count]), tools, whole) for count in range(1, len(messages))]
-        cuts = list(accumulate([start, *ends, len(whole)], max))
+        cuts = list(accumulate([start, *self._ends(history, messages, tools, whole), len(whole)], max))
         return tuple(whole[a:b] for a, b in pairwise(cuts))
 
     def _count_stops(self, history: Sequence[Message]) -> int:
         return self._template.ids(history).count(self.proof.stop_id)
 
-    def _end(self, messages: Sequence[Message], tools: Sequence[ToolSpec], whole: tuple[int, ...]) -> int:
-        """How many ids of the whole are those of its first messages."""
-        try:
-            found = self._template.ids(messages, tools)
-        except RendererError:  # some templates take no conversation that ends so
-            return 0
-        return num_common(found, whole)
+    def _ends(
+        self,
+        history: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        whole: tuple[int, ...],
+    ) -> list[int]:
+        """Where each message but the last ends in the whole. What is before it may be written otherwise in the shorter
+        conversation, so both are compared behind the last turn that has ended; one of results goes on with the next.
+        """
+        ends, num_stops = [], 0
+        for count in range(1, len(messages)):
+            try:
+                found = self._template.ids((*history, *messages[:count]), tools)
+            except RendererError:  # some templates take no conversation that ends so
+                ends.append(0)
+                continue
+            if messages[count - 1].role != "tool":
+                num_stops = found.count(self.proof.stop_id)
+            one, other = (_after(ids, self.proof.stop_id, num_stops) for ids in (found, whole))
+            ends.append(other + num_common(found[one:], whole[other:]))
+        return ends
 
 
 def _body(call: ToolCall) -> str:
@@ -141,8 +193,6 @@ def _body(call: ToolCall) -> str:
 
 
 def _after(ids: tuple[int, ...], stop: int, count: int) -> int:
-    """The place behind the stop id of that number."""
-    place = 0
-    for _ in range(count):
-        place = ids.index(stop, place) + 1
-    return place
+    """The place behind the stop id of that number, or behind the last one where there are fewer."""
+    places = [place for place, token in enumerate(ids, start=1) if token == stop]
+    return ([0, *places])[min(count, len(places))]

@@ -116,17 +116,21 @@ class Vocabulary:
         """The ids that the tokenizer itself gives, where every spelling of a control token becomes one."""
         return self._ids(self._tokenizer, text)
 
-    def part(self, value: Any) -> Any:
-        """Texts, in lists and mappings too, whose spellings of control tokens are parted by `BARRIER`.
+    def part(self, value: Any, keep: Collection[str] = ()) -> Any:
+        """Texts, in lists and mappings too, whose spellings of control tokens are parted by `BARRIER`, but for those
+        in ``keep``.
 
         For programs that write texts and controls into one string. A barrier that a text brings itself becomes U+FFFD.
         """
         if isinstance(value, str):
-            return self._spelt.sub(lambda found: found[0][0] + BARRIER + found[0][1:], value.replace(BARRIER, "\ufffd"))
+            return self._spelt.sub(
+                lambda found: found[0] if found[0] in keep else found[0][0] + BARRIER + found[0][1:],
+                value.replace(BARRIER, "\ufffd"),
+            )
         if isinstance(value, Mapping):
-            return {self.part(key): self.part(item) for key, item in value.items()}
+            return {self.part(key, keep): self.part(item, keep) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.part(item) for item in value]
+            return [self.part(item, keep) for item in value]
         return value
 
     def ids_of_parted(self, text: str) -> tuple[int, ...]:
