@@ -85,6 +85,7 @@ OTHERS = {
     "hf.lora_targets": "q_proj,v_proj",
     "hf.lora_rank": "8",
     "harness.system_prompt": None,  # TinyAgent has no words for it
+    "harness.system_prompts": None,  # a table; see tests/harness/test_prompts.py
     "harness.compaction": None,
     "harness.malformed": "end",
     "harness.malformed_penalty": None,  # refused unless it is asked for

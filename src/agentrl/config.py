@@ -148,6 +148,7 @@ class TrainConfig(Section):
     def _tiny_agent_knows_the_words_of_the_harness(self) -> Self:
         for key, value, right in (
             ("system_prompt", self.harness.system_prompt, ""),
+            ("system_prompts", self.harness.system_prompts, {}),
             ("compaction", self.harness.compaction, "none"),
         ):
             if self.model.is_tiny and value != right:
@@ -352,7 +353,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "value_error":
         return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
     if key.rpartition(".")[0] in known:
-        return f"{key} = {value!r} is not allowed; it must be a finite number"
+        return f"{key} = {value!r} is not allowed; it must be {allowed(lookup(TrainConfig, key, str(value)))}"
     if key not in known:
         return f"{key} = {value!r} must be a table with the keys {', '.join(k for k in known if k.startswith(key))}"
     return f"{key} = {value!r} is not allowed; it must be {allowed(known[key])}"

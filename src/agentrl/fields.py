@@ -39,10 +39,10 @@ def lookup(model: type[BaseModel], key: str, text: str) -> FieldInfo:
         return known[key]
     table, _, name = key.rpartition(".")
     if table in known and _is_table(known[table]) and name:
-        return FieldInfo(annotation=float)
+        return FieldInfo(annotation=_of_table(known[table]))
     below = [name for name in known if name.startswith(f"{key}.")]
     if key in known:
-        raise ConfigError(f"{key} is a table and cannot be set to {text!r}; set its numbers one by one: {key}.NAME")
+        raise ConfigError(f"{key} is a table and cannot be set to {text!r}; set its values one by one: {key}.NAME")
     if below:
         raise ConfigError(f"{key} is a table and cannot be set to {text!r}; set one of {', '.join(below)}")
     raise ConfigError(f"unknown key {key} (set to {text!r}); {nearest(key, known)}all keys: --print-config")
@@ -108,7 +108,7 @@ def _words(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         return f"a list of {_words(typing.get_args(kind)[0])}"
     if typing.get_origin(kind) is dict:
-        return "a table of finite numbers"
+        return "a table of " + {float: "finite numbers", str: "texts"}[typing.get_args(kind)[1]]
     return {bool: "true or false", int: "an integer", float: "a finite number", str: "text"}[kind]
 
 
@@ -124,8 +124,13 @@ def _bounds(field: FieldInfo) -> Iterable[str]:
 
 
 def _is_table(field: FieldInfo) -> bool:
-    """Whether the field holds numbers under names that are not known here."""
+    """Whether the field holds values of one type under names that are not known here."""
     return typing.get_origin(field.annotation) is dict
+
+
+def _of_table(field: FieldInfo) -> Any:
+    """The type of a table's values."""
+    return typing.get_args(field.annotation)[1]
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

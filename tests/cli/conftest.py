@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,36 +30,36 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(sys.argv[1].split(',')))
 ENTRY = "from agentrl.cli import main; main()"
 
 
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    """Run the command line here."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    out, err = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return Done(left.value.code, out, err)
+
+
 @pytest.fixture
 def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command line in an empty folder, where torch cannot be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setitem(sys.modules, "torch", None)
-
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        out, err = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
-
-    return call
+    return partial(call, capsys)
 
 
 @pytest.fixture
 def with_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command line where it is."""
     monkeypatch.setenv("COLUMNS", "100")
+    return partial(call, capsys)
 
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        out, err = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
 
-    return call
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_torch: Command) -> Command:
+    """Run ``agentrl check parity`` in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return partial(with_torch, "check", "parity")
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is in the extra `hf`: pip install -e '.[hf]'")
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
-from agentrl.cli import eval_parts, main
+from agentrl.cli import eval_parts
 from agentrl.config import HuggingFaceConfig, load_recipe
 from agentrl.evals.folder import EvaluationFolder
 from agentrl.evals.names import Policy, Tasks
-from tests.cli.conftest import Command, Done
-from tests.tokens.real import FOLDER, needs_assets
+from tests.cli.conftest import Command
+from tests.tokens.real import needs_assets
+from tests.tokens.real_models import save
 
 pytestmark = needs_assets
 FEW = ("--tasks", "2", "--max-tokens", "6")
@@ -25,41 +26,14 @@ FEW = ("--tasks", "2", "--max-tokens", "6")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with the vocabulary of Qwen3."""
-    folder = tmp_path_factory.mktemp("models") / "small"
-    torch.manual_seed(0)
-    shape = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=151_643,
-        eos_token_id=151_645,
-    )
-    Qwen3ForCausalLM(shape).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(FOLDER / name, folder / name)
-    return folder
+    return save(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture
-def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_torch: Command) -> Command:
     """Run the command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        out, err = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
-
-    return call
+    return with_torch
 
 
 def test_a_model_is_played_token_by_token_and_the_same_command_goes_on(model: Path, agentrl: Command) -> None:

@@ -1,13 +1,11 @@
 """`agentrl check parity` on a run and on a model with the real vocabulary."""
 
 import json
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from agentrl.cli import main
 from agentrl.config import ModelConfig, TrainConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.loops import parity
@@ -15,32 +13,13 @@ from agentrl.loops.agent import make_agent
 from agentrl.loops.earlier import weights_of
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import Checkpoint, write_checkpoint
-from tests.cli.conftest import Command, Done
-from tests.tokens.real import FOLDER, needs_assets
+from tests.cli.conftest import Command
+from tests.tokens.real import needs_assets
 
 SMALL = TrainConfig(recipe="small", model=ModelConfig(layers=1, width=32, heads=2, mlp_width=64, context=256))
+LIVELY = {"hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3}
+"""Sizes of a model with opinions."""
 FEW = ("--tasks", "2", "--attempts", "2", "--tokens", "8")
-
-
-class Checked:
-    """The command in a folder of its own."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *words: str) -> Done:
-        with pytest.raises(SystemExit) as left:
-            main(["check", "parity", *words])
-        out, err = self._capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
-
-
-@pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Checked:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    return Checked(capsys)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return folder
 
 
-def test_a_run_agrees_with_itself(check: Checked, run: RunFolder) -> None:
+def test_a_run_agrees_with_itself(check: Command, run: RunFolder) -> None:
     done = check("--model", f"{run.path}@2", *FEW)
     assert (done.returncode, done.stderr) == (0, "")
     said = " ".join(done.stdout.split())
@@ -63,7 +42,7 @@ def test_a_run_agrees_with_itself(check: Checked, run: RunFolder) -> None:
     assert all(len(line) <= 100 for line in done.stdout.splitlines() if "weights in" not in line)
 
 
-def test_json_is_plain_and_has_all_of_it(check: Checked, run: RunFolder) -> None:
+def test_json_is_plain_and_has_all_of_it(check: Command, run: RunFolder) -> None:
     done = check("--model", str(run.path), "--top-p", "0.9", "--temperature", "0.8", "--worst", "2", *FEW, "--json")
     found = json.loads(done.stdout, parse_constant=pytest.fail)
     assert done.returncode == 0
@@ -77,7 +56,7 @@ def test_json_is_plain_and_has_all_of_it(check: Checked, run: RunFolder) -> None
 
 
 def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
-    check: Checked, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+    check: Command, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def stale(asked, agent):
@@ -106,7 +85,7 @@ def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_bad_input(check: Checked, run: RunFolder, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_done_is_bad_input(check: Command, run: RunFolder, words: tuple[str, ...], said: str) -> None:
     done = check("--model", str(run.path), *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
@@ -121,33 +100,16 @@ def test_what_cannot_be_done_is_bad_input(check: Checked, run: RunFolder, words:
         ("RUN@7", "has no checkpoint '7'; it keeps 2, before"),
     ],
 )
-def test_a_model_that_is_not_there_is_bad_input(check: Checked, run: RunFolder, model: str, said: str) -> None:
+def test_a_model_that_is_not_there_is_bad_input(check: Command, run: RunFolder, model: str, said: str) -> None:
     done = check("--model", model.replace("RUN", str(run.path)))
     assert (done.returncode, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("mark", [pytest.param(None, marks=needs_assets)], ids=[""])
-def test_a_model_with_the_real_vocabulary_agrees(check: Checked, tmp_path: Path, mark: None) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-        max_position_embeddings=4096,
-        bos_token_id=151_643,
-        eos_token_id=151_645,
-        pad_token_id=151_643,
-    )
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(FOLDER / name, tmp_path / "model" / name)
+def test_a_model_with_the_real_vocabulary_agrees(check: Command, tmp_path: Path, mark: None) -> None:
+    models = pytest.importorskip("tests.tokens.real_models")
+    models.save(tmp_path / "model", **LIVELY)
     done = check("--model", "./model", "--tasks", "1", "--attempts", "2", "--tokens", "6", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["within"], found["dtype"]) == (0, True, "float32")

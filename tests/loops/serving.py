@@ -67,17 +67,32 @@ def save(folder, seed=0):
     return folder
 
 
+def save_ending(folder, seed=0):
+    """A model's folder like that of `save`; it ends a reply at about every fifth token, and knows nothing else."""
+    network, end = plain(seed), tokenizer().token_to_id(NAMES["eos_token"])
+    embedding = network.get_input_embeddings().weight
+    with torch.no_grad():
+        # the first coordinate is the same for all tokens, so it passes through the layers and lifts no logit but one
+        embedding[:, 0] = 8.0
+        embedding[end] = 0.0
+        embedding[end, 0] = 16.0
+    save(folder, seed)
+    network.save_pretrained(folder)
+    return folder
+
+
 class Computing(FakeVLLM):
     """Samples from the weights that were published to it, and keeps them by their labels.
 
-    ``spoil(network, number)`` changes them when the publication of that number arrives.
+    ``make(seed)`` gives a model of its kind, whose tokenizer is ``vocabulary``. ``spoil(network, number)`` changes the
+    weights when the publication of that number arrives.
     """
 
-    def __init__(self, twist=lambda n, path, body: None) -> None:
+    def __init__(self, twist=lambda n, path, body: None, *, make=plain, vocabulary=None) -> None:
         super().__init__(twist)
-        self.shape = {"model_type": "qwen3", **{name: SIZES[name] for name in self.shape if name != "model_type"}}
-        self.context, self.network = CONTEXT, plain(1)
-        vocabulary = Vocabulary(tokenizer(), NAMES)
+        self.make, self.context, self.network = make, CONTEXT, make(1)
+        self.shape = {name: getattr(self.network.config, name) for name in self.shape}
+        vocabulary = vocabulary or Vocabulary(tokenizer(), NAMES)
         self.tokenizer = {text: list(vocabulary.encode(text)) for text in PROBES}
         self.spoil = lambda network, number: None
         self.published = []
@@ -89,7 +104,7 @@ class Computing(FakeVLLM):
     def start(self):
         """A new process has weights of its own."""
         super().start()
-        self.network = plain(1)
+        self.network = self.make(1)
 
     def _load(self, folder: Path) -> None:
         super()._load(folder)
@@ -137,10 +152,20 @@ def served_config(model, *servers, engine=None, **rl):
     data["tasks"] |= {"level": "small", "report": "full", "train_tasks": 4, "max_turns": 2, "max_reply": 6}
     data["tasks"] |= {"reward": "random"}
     data["model"] = {"name": str(model), "context": CONTEXT}
+    data["hf"] |= {"renderer": "chatml"}
     data["warm_start"] |= {"steps": 0}
     data["eval"] |= {"tasks": 0, "during_tasks": 2}
     data["rl"] |= {"algorithm": "reinforce", "groups_per_step": 1, "group_size": 2, "steps": 3, "eval_every": 0}
     data["rl"] |= {"traces_every": 1, "checkpoint_every": 10} | rl
     data["engine"] = {"kind": "vllm", "servers": [server.url for server in servers], "served_name": "policy"}
     data["engine"] |= engine or {}
+    return TrainConfig.model_validate(data)
+
+
+def rejecting_config(model, *servers, **rejection):
+    """A run of rejection sampling alone, on the same tasks."""
+    data = served_config(model, *servers, steps=0).model_dump()
+    data["rejection"] |= {"rounds": 2, "tasks_per_round": 2, "tasks_at_once": 1, "attempts": 8, "batch_size": 4}
+    data["rejection"] |= {"keep": 2, "epochs": 1, "learning_rate": 1e-4, "warmup_steps": 0} | rejection
+    data["eval"] |= {"tasks": 2}
     return TrainConfig.model_validate(data)

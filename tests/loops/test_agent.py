@@ -12,41 +12,24 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 from agentrl.errors import ConfigError
 from agentrl.loops.agent import make_agent
 from agentrl.loops.parity import Asked, check, model_config
 from agentrl.policy.load import check_stops
 from agentrl.types import Sampling
-from tests.tokens.real import FOLDER, needs_assets, vocabulary
+from tests.tokens.real import needs_assets, vocabulary
+from tests.tokens.real_models import END, END_OF_TEXT, save
 
 pytestmark = needs_assets
-END, END_OF_TEXT, OTHER = 151_645, 151_643, 151_646
+OTHER = 151_646
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A random model of Qwen3's kind with the real tokenizer, which names its pad and its ends."""
-    folder = tmp_path_factory.mktemp("models") / "whole"
-    config = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        tie_word_embeddings=True,
-        max_position_embeddings=4096,
-        bos_token_id=None,
-        pad_token_id=END_OF_TEXT,
-        eos_token_id=[END, END_OF_TEXT],
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(FOLDER / name, folder / name)
-    return folder
+    return save(tmp_path_factory.mktemp("models") / "whole")
 
 
 @pytest.fixture

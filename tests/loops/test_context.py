@@ -7,7 +7,8 @@ import torch
 
 from agentrl.errors import ConfigError, TaskError
 from agentrl.loops.agent import Agent, check_tools
-from agentrl.loops.context import RunContext, resident_mib
+from agentrl.loops.context import RunContext
+from agentrl.loops.footprint.resident import resident_mib
 from agentrl.sandbox import Calls, Job
 from agentrl.store import RunFolder
 from agentrl.tokens.choose import choose_renderer

@@ -10,7 +10,7 @@ import torch
 from agentrl.config import TrainConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.loops.context import RunContext
-from agentrl.loops.rl_async import reinforce_async
+from agentrl.loops.rl_async import LEGEND, reinforce_async
 from agentrl.loops.run import train
 from agentrl.metrics import METRICS
 from agentrl.records import trace_to_json
@@ -196,3 +196,4 @@ def test_an_attempt_that_hangs_is_given_up_and_named_and_the_others_are_trained(
     assert f"attempt {lost.id} at task" in lost.error.message
     assert "gave no answer within 6 s; it waits in attempt > _score" in lost.error.message
     assert lost.error.message in notes
+    assert notes.count(LEGEND.format(1)) == 1

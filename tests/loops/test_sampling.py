@@ -15,8 +15,8 @@ from tests.loops.test_run import SMALL, Reporter, changed
 
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "mlp_width": 64}
 MODEL = TinyTransformer(TransformerShape(vocab_size=64, context=320, **SHAPE), seed=0)
-PER_TOKEN = 256
-"""Keys and values of one layer of 32 numbers in float32: 2 x 32 x 4 bytes."""
+PER_TOKEN = 384
+"""Keys and values of one layer of 32 numbers in float32, and one of them again for a copy: 3 x 32 x 4 bytes."""
 
 
 def sized(conversations):
@@ -65,7 +65,7 @@ def test_one_line_says_how_many_conversations_fit():
 def test_memory_for_not_even_one_is_refused_before_anything_is_done(tmp_path):
     config = sized(0.9)
     folder = RunFolder.create(tmp_path, config)
-    with pytest.raises(ConfigError, match=r"engine.cache_gib 0.000151 holds no conversation of 320 tokens"):
+    with pytest.raises(ConfigError, match=r"engine.cache_gib 0.000227 holds no conversation of 320 tokens"):
         train(config, folder, Reporter(), resume=False)
     assert list(folder.checkpoints.iterdir()) == []
     assert folder.metrics() == []

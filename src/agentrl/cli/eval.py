@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -40,7 +40,8 @@ humanevalfix:FILE.jsonl, a data set of reasoning-gym (reasoning-gym:countdown), 
 (math:FILE.jsonl with question and answer). The policy is a run (RUN for its latest checkpoint, RUN@STEP, RUN@before),
 sampled as in training; a Hugging Face model (its folder, or a name such as Qwen/Qwen3-0.6B); a model behind an
 OpenAI-compatible endpoint (openai:NAME); or a script: submit (hands in at once), random (random legal calls), reference
-(the task set's solution).
+(the task set's solution). A run keeps its own [harness] (prompts, compaction, times) on any tasks; a model and an
+endpoint have that of the recipe that TASKS is.
 
 Attempts are kept as they come. The same command again goes on with what is missing, and with a larger --tasks or
 --attempts makes only what is new. Another policy, temperature, seed or setting gets another folder.
@@ -61,49 +62,69 @@ Examples:
 """
 
 
+TasksWord = Annotated[str, typer.Argument(metavar="TASKS", help="A recipe or a task set.")]
+PolicyWord = Annotated[
+    str,
+    typer.Option(
+        "--policy", metavar="POLICY", help="RUN, RUN@STEP, RUN@before, a Hugging Face model, openai:NAME, or a script."
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option(metavar="T", help="Of sampling; that of training by default, 0 for greedy.")
+]
+Baselines = Annotated[bool, typer.Option("--baselines", help="Also a floor and a ceiling on the same tasks.")]
+Against = Annotated[str, typer.Option(metavar="SOURCE", help="Another evaluation of the same tasks, to compare with.")]
+StopWhenDecided = Annotated[bool, typer.Option("--stop-when-decided", help="End early; needs --against or --target.")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Reward from which an answer passes (reasoning-gym); 1 by default."),
+]
+BaseUrl = Annotated[str, typer.Option(metavar="URL", envvar="OPENAI_BASE_URL", help="Of the endpoint of openai:NAME.")]
+ApiKeyEnv = Annotated[str, typer.Option(metavar="NAME", help="Environment variable with its key.")]
+MaxTokens = Annotated[int | None, typer.Option(metavar="N", help="Tokens of one reply of a model; 8192 by default.")]
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Whether a Hugging Face model reasons first; by default as in training: not, or as the recipe TASKS says.",
+    ),
+]
+Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Of its weights: float32 (by default) or bfloat16.")]
+Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Requests to it at the same time; 16 by default.")]
+MaxMissing = Annotated[float, typer.Option(metavar="SHARE", help="Exit 1 when more attempts could not be scored.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where it is kept; below the run by default.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("eval", help=HELP)(run)
 
 
 def run(
-    tasks_word: str = typer.Argument(..., metavar="TASKS", help="A recipe or a task set."),
-    policy: str = typer.Option(
-        ..., metavar="POLICY", help="RUN, RUN@STEP, RUN@before, a Hugging Face model, openai:NAME, or a script."
-    ),
-    tasks: int = typer.Option(200, metavar="N", help="The first N tasks of the split."),
-    attempts: int = typer.Option(1, metavar="K", help="Attempts at each task."),
-    split: str = typer.Option("test", metavar="SPLIT", help="test, validation or train."),
-    temperature: float = typer.Option(
-        None, metavar="T", help="Of sampling; that of training by default, 0 for greedy."
-    ),
-    seed: int = typer.Option(0, metavar="N", help="Of the attempts' draws and of the order of tasks."),
-    baselines: bool = typer.Option(False, "--baselines", help="Also a floor and a ceiling on the same tasks."),
-    against: str = typer.Option("", metavar="SOURCE", help="Another evaluation of the same tasks, to compare with."),
-    target: float = typer.Option(None, metavar="X", help="A score to be above or below."),
-    margin: float = typer.Option(0.0, metavar="X", help="Being this close also decides."),
-    stop_when_decided: bool = typer.Option(
-        False, "--stop-when-decided", help="End early; needs --against or --target."
-    ),
-    threshold: float = typer.Option(
-        None, metavar="X", help="Reward from which an answer passes (reasoning-gym); 1 by default."
-    ),
-    base_url: str = typer.Option(
-        DEFAULT_URL, metavar="URL", envvar="OPENAI_BASE_URL", help="Of the endpoint of openai:NAME."
-    ),
-    api_key_env: str = typer.Option("OPENAI_API_KEY", metavar="NAME", help="Environment variable with its key."),
-    max_tokens: int = typer.Option(None, metavar="N", help="Tokens of one reply of a model; 8192 by default."),
-    thinking: bool = typer.Option(
-        None,
-        "--thinking/--no-thinking",
-        help="Whether a Hugging Face model reasons first; by default as in training: not, or as the recipe TASKS says.",
-    ),
-    dtype: str = typer.Option(None, metavar="TYPE", help="Of its weights: float32 (by default) or bfloat16."),
-    concurrency: int = typer.Option(None, metavar="N", help="Requests to it at the same time; 16 by default."),
-    max_missing: float = typer.Option(0.05, metavar="SHARE", help="Exit 1 when more attempts could not be scored."),
-    out: Path = typer.Option(None, metavar="DIR", help="Where it is kept; below the run by default."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON; progress goes to stderr."),
-    runs: Path = typer.Option(DEFAULT_ROOT, metavar="DIR", help="Where run folders are."),
+    tasks_word: TasksWord,
+    policy: PolicyWord,
+    tasks: Annotated[int, typer.Option(metavar="N", help="The first N tasks of the split.")] = 200,
+    attempts: Annotated[int, typer.Option(metavar="K", help="Attempts at each task.")] = 1,
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "test",
+    temperature: Temperature = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the attempts' draws and of the order of tasks.")] = 0,
+    baselines: Baselines = False,
+    against: Against = "",
+    target: Annotated[float | None, typer.Option(metavar="X", help="A score to be above or below.")] = None,
+    margin: Annotated[float, typer.Option(metavar="X", help="Being this close also decides.")] = 0.0,
+    stop_when_decided: StopWhenDecided = False,
+    threshold: Threshold = None,
+    base_url: BaseUrl = DEFAULT_URL,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    max_tokens: MaxTokens = None,
+    thinking: Thinking = None,
+    dtype: Dtype = None,
+    concurrency: Concurrency = None,
+    max_missing: MaxMissing = 0.05,
+    out: Out = None,
+    as_json: AsJson = False,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are.")] = DEFAULT_ROOT,
 ) -> None:
     """Evaluate a policy."""
     _check_numbers(tasks=tasks, attempts=attempts, seed=seed, margin=margin, max_missing=max_missing)
@@ -120,12 +141,19 @@ def run(
             out=out,
             runs=runs,
             question=_question(against, target, margin, stop_when_decided, runs),
-            threshold=threshold,
         )
-        if threshold is not None and asked.tasks.kind != REASONING_GYM:
-            raise BadInput(f"--threshold {threshold:g} is for {REASONING_GYM}:NAME alone; leave it out")
+        asked = _with_threshold(asked, threshold)
         asked = _with_model(asked, max_tokens=max_tokens, thinking=thinking, dtype=dtype)
         asked = _with_endpoint(asked, base_url, os.environ.get(api_key_env, ""), concurrency)
+    _evaluate_and_tell(asked, baselines=baselines, as_json=as_json, max_missing=max_missing)
+
+
+def _evaluate_and_tell(asked: Asked, *, baselines: bool, as_json: bool, max_missing: float) -> None:
+    """Evaluate, and print what came of it.
+
+    Raises:
+        typer.Exit: 130 where somebody stopped it, 1 where too many attempts could not be scored.
+    """
     console = Console(stderr=as_json)
     reporter = PlainReporter(sys.stderr if as_json else sys.stdout)
     again = "the same command goes on with what is missing"
@@ -151,6 +179,13 @@ def _check_numbers(*, tasks: int, attempts: int, seed: int, margin: float, max_m
         raise BadInput(f"--margin {margin:g} is negative; write 0 or more")
     if not 0.0 <= max_missing <= 1.0:
         raise BadInput(f"--max-missing {max_missing:g} is no share; write a number from 0 to 1")
+
+
+def _with_threshold(asked: Asked, threshold: float | None) -> Asked:
+    """With the reward from which an answer passes, for tasks that have such."""
+    if threshold is not None and asked.tasks.kind != REASONING_GYM:
+        raise BadInput(f"--threshold {threshold:g} is for {REASONING_GYM}:NAME alone; leave it out")
+    return replace(asked, threshold=threshold)
 
 
 def _with_model(asked: Asked, **given: Any) -> Asked:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.cli.attempts import bad_values
-from agentrl.config import HuggingFaceConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
+from agentrl.config import HarnessConfig, HuggingFaceConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
 from agentrl.engine.openai import Endpoint
 from agentrl.errors import ConfigError, SamplerError
 from agentrl.evals.folder import Spec
@@ -146,7 +146,8 @@ def _of_model(asked: Asked, parts_of: Any) -> TrainConfig:
             recipe="model",
             tasks=tasks.model_copy(update={"max_reply": min(asked.max_tokens, context // 2)}),
             model=ModelConfig(name=name, context=context),
-            hf=HuggingFaceConfig(thinking=thinking, dtype=asked.dtype),
+            hf=HuggingFaceConfig(thinking=thinking, dtype=asked.dtype, renderer=trained.renderer, today=trained.today),
+            harness=HarnessConfig() if recipe is None else recipe.harness,
             sandbox=SandboxConfig() if recipe is None else recipe.sandbox,
         )
 
@@ -168,6 +169,9 @@ def _behind_endpoint(
     settings: Mapping[str, Any],
     turns: int | None,
 ) -> Any:
+    recipe = asked.tasks.recipe
+    agent = HarnessConfig() if recipe is None else recipe.harness
+    context = None if recipe is None or agent.compaction == "none" else recipe.model.context  # as in training
     with bad_input_for(ConfigError):
         return parts_of.endpoint_parts(
             endpoint,
@@ -177,6 +181,8 @@ def _behind_endpoint(
             turns=turns,
             max_tokens=asked.max_tokens,
             seed=asked.seed,
+            agent=agent,
+            context=context,
         )
 
 

@@ -24,8 +24,9 @@ RECIPE is a name (bugfix-tiny) or a .toml file. Any field of the configuration c
 weights are not needed: the run's own passes are carried out on shapes alone, which takes seconds. It is assumed that
 every conversation becomes as long as --tokens, by default all of model.context.
 
-The time is that of a step, without the tools. It comes from the operations of the same passes, each kind of which is
-timed here for a moment; what else runs on the machine now slows it.
+The time is that of a step, without the tools. Small models of the same shape, with fewer layers and words, sample and
+train on this machine for some seconds, and what a layer, a word and a token cost there is taken to be what they cost in
+the run. On a processor it is processor time: with one thread and nothing beside it, that of the clock.
 
 \b
 Examples:
@@ -55,7 +56,7 @@ def run(
     if len(plain) != 1:
         raise BadInput("one RECIPE is needed; write e.g. `agentrl plan-memory bugfix-tiny --rl.group_size 4`")
     config = apply_overrides(load_recipe(plain[0]), overrides)
-    with Console(stderr=True).status("running the passes on shapes"):
+    with Console(stderr=True).status("running the passes on shapes, and small ones with numbers"):
         found = facts(config, prompt=prompt, length=tokens)
     if as_json:
         typer.echo(json.dumps(found, allow_nan=False))
@@ -78,11 +79,11 @@ def facts(config: TrainConfig, *, prompt: int | None = None, length: int | None 
     estimates = importlib.import_module(f"{FOOTPRINT}.estimate")
     machine = importlib.import_module(f"{FOOTPRINT}.machine")
     advice = importlib.import_module(f"{FOOTPRINT}.advice")
+    times = importlib.import_module(f"{FOOTPRINT}.duration")
     libraries = machine.warm_up(transformers=not config.model.is_tiny)
     traces = estimates.trace(config, estimates.conversations_of(config, prompt=prompt, length=length))
     found = estimates.estimate(config, traces, libraries=libraries)
     changes = [] if found.fits else advice.changes(config, found, traces, libraries=libraries)
-    rates = machine.rates(found.device, traces.policy)
     return {
         "recipe": config.recipe,
         "model": config.model.name,
@@ -96,7 +97,7 @@ def facts(config: TrainConfig, *, prompt: int | None = None, length: int | None 
         "changes": [dataclasses.asdict(change) for change in changes],
         "seconds_per_step": {
             name: {**one.seconds, "total": one.total, "flops": one.flops}
-            for name, one in estimates.durations(traces, rates).items()
+            for name, one in times.durations(config, traces).items()
         },
     }
 
@@ -115,7 +116,7 @@ def show(out: Console, found: Facts) -> None:
     for part in found["parts"]:
         if part["note"]:
             _say(out, f"{part['name']}: {part['note']}")
-    for line in (*_verdict(found), *_times(found["seconds_per_step"])):
+    for line in (*_verdict(found), *_times(found["seconds_per_step"], found["device"])):
         _say(out, line)
 
 
@@ -158,10 +159,11 @@ def _change(change: Mapping[str, Any]) -> str:
     return f"{words} would save {_mib(change['saves'])} MiB"
 
 
-def _times(steps: Mapping[str, Mapping[str, float]]) -> Sequence[str]:
+def _times(steps: Mapping[str, Mapping[str, float]], device: str) -> Sequence[str]:
+    kind = " of processor time" if device == "cpu" else ""
     return [
-        f"{name}, estimated: {duration(one['total'])} a step for {one['flops'] / 1e9:,.0f} billion operations ("
-        + ", ".join(f"{kind} {one[kind]:.1f} s" for kind in ("products", "attention", "draws", "rest"))
+        f"{name}, estimated: {duration(one['total'])}{kind} a step for {one['flops'] / 1e9:,.0f} billion operations ("
+        + ", ".join(f"{part} {seconds:.1f} s" for part, seconds in one.items() if part not in ("total", "flops"))
         + ")"
         for name, one in steps.items()
     ]

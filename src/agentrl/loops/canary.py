@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from agentrl.errors import SamplerError
-from agentrl.loops.context import RunContext, local
+from agentrl.loops.context import RunContext
+from agentrl.loops.publication import local
 from agentrl.policy.base import Policy
 from agentrl.protocols import Renderer, Sampler
 from agentrl.tokens.samples import samples
@@ -89,8 +90,8 @@ class Canary:
         self._version = 0
 
     @classmethod
-    def of(cls, run: RunContext) -> Self:
-        """The canary of a run, on its first tasks."""
+    def of(cls, run: RunContext, *, every: int) -> Self:
+        """The canary of a run, on its first tasks; ``every`` as in the class."""
         tasks = run.train_tasks()
         some = [tasks[index] for index in range(min(PROMPTS, len(tasks)))]
         served = run.served
@@ -102,7 +103,7 @@ class Canary:
             prompts=[Conversation(name=task.id, prompt=task.prompt, tools=task.tools) for task in some],
             temperature=run.config.rl.temperature,
             seed=run.config.seed,
-            every=run.config.rl.publish_every,
+            every=every,
             context=run.config.model.context,
             score=None if served is None else served.sampler.score,
             deadline_s=DEADLINE_S + (0.0 if served is None else run.config.engine.reply_s),

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import resource
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
-from agentrl.algorithms.filters import Credit
 from agentrl.config import TrainConfig
-from agentrl.engine.local import LocalEngine, Schedule
 from agentrl.engine.random import derive_seed
 from agentrl.errors import StoreError, TaskError
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.configured import configured_loop
 from agentrl.loops.agent import check_tools, make_agent, make_critic
-from agentrl.loops.sampling import RunSampler, local_engine
-from agentrl.loops.served import Served
+from agentrl.loops.footprint.resident import resident_mib
+from agentrl.loops.progress import PHASES, Progress, Stopped, forget_all, forget_later
+from agentrl.loops.publication import Publishing
 from agentrl.policy.base import Policy
 from agentrl.rollout.buffer import Buffer
 from agentrl.sandbox.base import Level
 from agentrl.sandbox.choose import choose
 from agentrl.sandbox.jobs import Limits as JobLimits
 from agentrl.sandbox.pool import Pool
-from agentrl.sandbox.walls import memory
 from agentrl.store import RunFolder
 from agentrl.tasks.bugfix.taskset import BugFix
-from agentrl.tokens.samples import Objective
 from agentrl.train.checkpoint import (
     Checkpoint,
     latest_checkpoint,
@@ -44,38 +38,13 @@ from agentrl.train.checkpoint import (
     write_checkpoint,
 )
 from agentrl.train.trainer import OptimizerSettings, Trainer
-from agentrl.types import Trace
 from agentrl.ui.live import Reporter
 
-PHASES = ("warm_start", "rejection", "rl")
-"""In the order in which a run goes through them."""
 CRITIC, SAMPLER, BEST = "critic", "sampler", "best"
 """What stands before the names of tensors in a checkpoint that are not the policy's."""
 
 
-@dataclass
-class Progress:
-    """How far a run has come; everything that a resumed run cannot compute anew."""
-
-    phase: str = "warm_start"
-    step: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    episodes: int = 0
-    tokens_sampled: int = 0
-    outcomes: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
-    clusters: dict[str, str] = field(default_factory=dict)
-    entropy_coef: float = 0.0
-    stopped_early: bool = False
-    best_loss: float | None = None
-    best_step: int = 0
-    misses: int = 0
-
-
-class Stopped(Exception):
-    """Somebody asked the run to stop; a checkpoint has been written."""
-
-
-class RunContext:
+class RunContext(Publishing):
     """The parts of one run, made from its configuration.
 
     Nothing here keeps a random state: what is drawn at a step is derived from the seed and the step's number, so a
@@ -83,7 +52,7 @@ class RunContext:
     """
 
     def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter) -> None:
-        self.config, self.folder, self.reporter = config, folder, reporter
+        self.folder, self.reporter = folder, reporter
         self.progress = Progress()
         required = Level[config.sandbox.require.upper()]
         chosen = choose(require=required, allow_unsafe=config.sandbox.allow_unsafe)
@@ -93,27 +62,14 @@ class RunContext:
         self.agent = make_agent(config)
         if not config.model.is_tiny:
             check_tools(self.agent, config.model.name)
-            if self.agent.vocabulary and not self.agent.vocabulary.config.get("chat_template"):
-                reporter.note(
-                    f"{config.model.name} has no chat template: it is spoken to in {self.agent.renderer.name}"
-                )
         self.renderer = self.agent.renderer
         self.harness = configured_loop(self.renderer, config)
-        self.served = Served(config, self.agent, folder.path) if config.engine.kind == "vllm" else None
-        """The servers that sample, where there are some."""
+        super().__init__(config, self.agent, folder.path)
         self.pool = Pool(  # behind what may be refused, since only a run that there is closes it
             chosen.backend,
             size=config.sandbox.workers,
             limits=JobLimits(wall_s=config.sandbox.wall_s, cpu_s=config.sandbox.cpu_s),
         )
-        self.model = self.agent.model
-        self.current: RunSampler = self.served.sampler if self.served else local_engine(config, self.model)
-        """Has the policy's weights of now when it is asked: for evaluations, and rounds of rejection sampling."""
-        self.engine: RunSampler = self.current
-        """Plays the attempts of reinforcement learning."""
-        if self.served is None and (config.rl.publish_every > 1 or config.rl.overlaps):
-            schedule: Schedule = "continuous" if config.rl.overlaps else "lockstep"
-            self.engine = local_engine(config, self.model.frozen_copy(), schedule=schedule)
         self.trainer: Trainer | None = None
         self.critic: Trainer | None = None
         self.best: dict[str, Tensor] | None = None
@@ -121,8 +77,6 @@ class RunContext:
         self.buffer: Buffer | None = None
         """What an asynchronous run plays ahead."""
         self._restored: dict[str, dict[str, Tensor]] = {}
-        self._lagging: dict[str, Tensor] | None = None
-        """The policy's weights as servers have them that lag."""
         self._restored_buffer: dict[str, Any] | None = None
         self._resident_mib = 0.0
         self._sets: dict[tuple[str, int], BugFix] = {}
@@ -236,57 +190,6 @@ class RunContext:
         self.buffer = buffer
         return buffer
 
-    def connected(self) -> AbstractAsyncContextManager[object]:
-        """Keeps connections to servers, where some sample, between conversations."""
-        return nullcontext() if self.served is None else self.served.sampler
-
-    async def publish(self, version: int, *, restored: bool = False) -> None:
-        """Give the sampler the weights of the policy, when it is time to, under the number of steps that made them.
-
-        Args:
-            version: steps that have been taken.
-            restored: whether the phase begins, or the run has just been resumed in it; a sampler that lags then gets
-                back what it had.
-
-        Raises:
-            SamplerError: servers did not get them.
-        """
-        late = version % self.config.rl.publish_every
-        if self.served is not None:
-            await self._publish_to(self.served, version, late, restored)
-            return
-        local(self.current).publish(version)
-        if self.engine is self.current or (late and not restored):
-            return
-        engine = local(self.engine)
-        engine.model.load_tensors(self._restored[f"weights.{SAMPLER}"] if late else self.model.tensors())
-        engine.publish(version - late)
-
-    async def _publish_to(self, served: Served, version: int, late: int, restored: bool) -> None:
-        if late and not restored:
-            return
-        now = cloned(self.model.tensors()) if late else {}
-        if late:
-            self.model.load_tensors(self._restored[f"weights.{SAMPLER}"])
-        try:
-            await served.publish(version - late, anew=restored)
-            if self.config.rl.publish_every > 1:
-                self._lagging = cloned(self.model.tensors())
-        finally:
-            if late:
-                self.model.load_tensors(now)
-
-    async def publish_now(self, version: int) -> None:
-        """Give `current` the weights that the policy has now; a sampler in this process has them, and gets their name.
-
-        Raises:
-            SamplerError: servers did not get them.
-        """
-        if self.served is None:
-            local(self.current).publish(version)
-        else:
-            await self.served.publish(version)
-
     def reference(self) -> Policy:
         """A frozen copy of the policy that reinforcement learning began with, whenever it is asked for."""
         frozen = self.model.frozen_copy()
@@ -388,10 +291,7 @@ class RunContext:
             state["critic_steps"] = self.critic.steps
             weights |= _prefixed(CRITIC, self.critic.model.tensors())
             optimizer |= _prefixed(CRITIC, optimizer_tensors(self.critic.optimizers))
-        if self.engine is not self.current:
-            weights |= _prefixed(SAMPLER, local(self.engine).model.tensors())
-        if self._lagging is not None:
-            weights |= _prefixed(SAMPLER, self._lagging)
+        weights |= _prefixed(SAMPLER, self.lagging())
         if self.best is not None:
             weights |= _prefixed(BEST, self.best)
         if self.buffer is not None:
@@ -405,7 +305,7 @@ class RunContext:
         self.folder.remove_leftovers()
         path = latest_checkpoint(self.folder.checkpoints)
         if path is None:
-            self.folder.truncate_after(-1, phases=(*PHASES, "eval", "eval_before"))
+            forget_all(self.folder)
             return False
         found = read_checkpoint(path)
         self._restored = _parts("weights", found.weights) | _parts("optimizer", found.optimizer)
@@ -415,30 +315,11 @@ class RunContext:
         self._restored_buffer = found.state.get("buffer")
         self.progress = Progress(**found.state["progress"])
         self.best = self._restored.get(f"weights.{BEST}")
-        phase = self.progress.phase
-        self.folder.truncate_after(self.progress.step, phases=(phase,))
-        self.folder.truncate_after(-1, phases=PHASES[PHASES.index(phase) + 1 :])
-        if phase == "warm_start":
-            self.folder.truncate_after(-1, phases=("eval", "eval_before"))
-        elif phase == "rejection":
-            self.folder.truncate_after(0, phases=("eval",))
-        else:
-            self.folder.truncate_after(self.progress.step)
-            # no checkpoint follows the last evaluation, so it is always done again
-            self.folder.truncate_after(self.config.rl.steps - 1, phases=("eval",))
-        self.reporter.note(f"resumed at {self.progress.phase} step {self.progress.step}")
+        self.restore_lagging(self._restored.get(f"weights.{SAMPLER}", {}))
+        forget_later(self.folder, self.progress, rl_steps=self.config.rl.steps)
+        at = f"{self.progress.phase} step {self.progress.step}"
+        self.reporter.note(f"resumed at {at}, the last checkpoint; later steps are done again")
         return True
-
-
-def local(sampler: RunSampler) -> LocalEngine:
-    """The engine that a sampler is where no servers sample."""
-    assert isinstance(sampler, LocalEngine), type(sampler)
-    return sampler
-
-
-def cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are now."""
-    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _prefixed(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -452,36 +333,3 @@ def _parts(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tens
         part, _, own = name.rpartition(":")
         found.setdefault(f"{kind}.{part}" if part else kind, {})[own] = tensor
     return found
-
-
-def resident_mib() -> float:
-    """Resident memory in MiB: the peak of this process, and what those below it, such as sandboxes, hold now.
-
-    A page that several of those share is counted once. Where there is no /proc, only this process is counted.
-    """
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    own = peak / 1024 if sys.platform != "darwin" else peak / 2**20
-    return own + memory.used_bytes(memory.descendants(os.getpid())[1:], enough=0) / 2**20
-
-
-def trained_on(trace: Trace, objective: Objective, advantage: Credit = None) -> Trace:
-    """The trace with a note, for whoever looks at it later, that its sampled tokens were trained.
-
-    Args:
-        trace: the attempt.
-        objective: the weight that those tokens had, ``pg`` or ``ce``.
-        advantage: that of each of them, or one for each turn; None where there is none, or where a critic gave each
-            its own.
-    """
-    if isinstance(advantage, tuple):
-        return _noted(trace, objective=objective, advantage=None, advantages=list(advantage))
-    return _noted(trace, objective=objective, advantage=advantage)
-
-
-def left_out(trace: Trace, reason: str) -> Trace:
-    """The trace with a note that none of its tokens was trained, and why: ``no_signal``, ``unscored``."""
-    return _noted(trace, left_out=reason, advantage=None)
-
-
-def _noted(trace: Trace, **note: str | float | list[float] | None) -> Trace:
-    return replace(trace, metadata={**trace.metadata, **note})

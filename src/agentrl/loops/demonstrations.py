@@ -12,7 +12,8 @@ from agentrl.engine.random import derive_seed
 from agentrl.engine.scripted import Script, ScriptedSession
 from agentrl.errors import ConfigError, TaskError
 from agentrl.evals.baselines import edits
-from agentrl.loops.context import RunContext, trained_on
+from agentrl.loops.context import RunContext
+from agentrl.loops.notes import trained_on
 from agentrl.rollout.attempt import AttemptId, attempt
 from agentrl.tasks.bugfix.environment import BugFixEnvironment
 from agentrl.tasks.bugfix.mutations import Mutation, mutations

@@ -13,16 +13,18 @@ from typing import Any
 
 import torch
 
-from agentrl.config import TrainConfig
+from agentrl.config import HarnessConfig, TrainConfig
 from agentrl.engine.openai import Endpoint, OpenAIPolicy
 from agentrl.errors import StoreError
 from agentrl.evals.baselines import CONTEXT, Player, player, scripted_harness
 from agentrl.evals.folder import Spec
 from agentrl.evals.running import Opener
-from agentrl.harness.chat import ChatLoop
+from agentrl.harness.chat_session import Conversations
+from agentrl.harness.configured import configured_chat_loop
 from agentrl.harness.loop import AgentLoop, Limits
 from agentrl.loops.agent import Agent, model_context
-from agentrl.loops.context import PHASES, RunContext
+from agentrl.loops.context import RunContext
+from agentrl.loops.progress import PHASES
 from agentrl.loops.sampling import in_process, local_engine
 from agentrl.policy.base import Policy
 from agentrl.protocols import TaskSet
@@ -199,6 +201,8 @@ def endpoint_parts(
     turns: int | None,
     max_tokens: int,
     seed: int,
+    agent: HarnessConfig = HarnessConfig(),  # noqa: B008 (frozen)
+    context: int | None = None,
 ) -> Parts:
     """A model behind an endpoint as the policy, in the loop for messages.
 
@@ -210,12 +214,19 @@ def endpoint_parts(
         turns: as many as a recipe gives; the loop's own number when None.
         max_tokens: of one reply.
         seed: of the attempts' draws.
+        agent: what a recipe says of prompts, malformed calls, compaction and times.
+        context: tokens of the whole conversation; None leaves it to the endpoint.
 
     Raises:
-        ConfigError: the package for requests is missing.
+        ConfigError: the package for requests is missing, or the context has no room for a summary.
     """
-    limits = Limits(turns=Limits().turns if turns is None else turns, reply=max_tokens, context=CONTEXT)
-    harness, policy = ChatLoop(limits), OpenAIPolicy(endpoint)
+    harness = configured_chat_loop(
+        agent,
+        turns=Limits().turns if turns is None else turns,
+        reply=max_tokens,
+        context=CONTEXT if context is None else context,
+    ).for_evaluation()
+    policy = OpenAIPolicy(endpoint)
     spec = Spec(
         policy=f"openai:{endpoint.model}",
         weights=f"{endpoint.model.replace('/', '-')} {endpoint.base_url}",
@@ -230,7 +241,7 @@ def endpoint_parts(
         spec=spec,
         task_set=task_set,
         harness=harness,
-        open_session=lambda task, draws: policy.session(draws),  # noqa: ARG005
+        open_session=lambda task, draws: Conversations(policy.session, draws),  # noqa: ARG005
     )
 
 

@@ -16,13 +16,16 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from agentrl.config import RejectionConfig
 from agentrl.engine.random import derive_seed
 from agentrl.errors import TrainerError
-from agentrl.loops.context import RunContext, left_out, trained_on
+from agentrl.loops.canary import Canary
+from agentrl.loops.context import RunContext
+from agentrl.loops.notes import left_out, trained_on
 from agentrl.metrics import merge
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples
@@ -31,6 +34,7 @@ from agentrl.train.trainer import OptimizerSettings, Trainer
 from agentrl.types import Group, Sample, Stop, Trace
 
 PHASE = "rejection"
+T = TypeVar("T")
 
 
 def reject_and_imitate(run: RunContext) -> None:
@@ -38,6 +42,7 @@ def reject_and_imitate(run: RunContext) -> None:
 
     Raises:
         TrainerError: a round has nothing to imitate.
+        SamplerError: servers did not get the weights, or one of them says other things than these weights do.
     """
     settings = run.config.rejection
     if run.progress.phase != PHASE:
@@ -45,41 +50,54 @@ def reject_and_imitate(run: RunContext) -> None:
     if run.progress.step >= settings.rounds:
         return
     run.reporter.phase("rejection sampling", settings.rounds)
+    canary = None if run.served is None else Canary.of(run, every=1)
+    asyncio.run(_publish(run, canary, run.progress.step))
     for number in range(run.progress.step + 1, settings.rounds + 1):
         started = time.perf_counter()
-        asyncio.run(run.publish_now(number - 1))
-        chosen = choose(play(run, number), settings, derive_seed(run.config.seed, "keep", number))
+        groups = asyncio.run(play(run, number))
+        chosen = choose(groups, settings, derive_seed(run.config.seed, "keep", number))
         sampled = time.perf_counter()
         metrics = round_metrics(chosen)
         with run.timed("traces"):  # before anything can be refused, so that they can be looked at
             run.folder.write_traces(PHASE, number, [trace for group in chosen.groups for trace in group.traces])
         _refuse_nothing(number, metrics, settings)
         metrics |= train(run, chosen.samples, number)
-        asyncio.run(run.publish_now(number))
+        asyncio.run(_publish(run, canary, number))
         ended = time.perf_counter()
         metrics |= {"seconds_step": ended - started, "seconds_training": ended - sampled}
         _record(run, number, metrics)
         run.finish_step(number, checkpoint=True, last=number == settings.rounds)
 
 
-def play(run: RunContext, number: int) -> list[Group]:
+async def _publish(run: RunContext, canary: Canary | None, version: int) -> None:
+    """Give the sampler the weights, and where servers have them let each prove it: nothing in a round would show."""
+    await run.publish_now(version)
+    if canary is not None:
+        async with run.connected():
+            canary.begin(version)
+            await canary.check(_at_once, learnt=False)
+
+
+async def _at_once(work: Callable[..., T], *values: Any) -> T:
+    return work(*values)
+
+
+async def play(run: RunContext, number: int) -> list[Group]:
     """The attempts of a round. Tasks are drawn without repetition until all have been had."""
     settings, task_set = run.config.rejection, run.train_tasks()
     drawn = run.draw(len(task_set), settings.tasks_per_round, number - 1, PHASE)
     groups: list[Group] = []
-    for lot, first in enumerate(range(0, len(drawn), settings.tasks_at_once)):
-        tasks = [task_set[index] for index in drawn[first : first + settings.tasks_at_once]]
-        groups += asyncio.run(
-            rollout(
+    async with run.connected():
+        for lot, first in enumerate(range(0, len(drawn), settings.tasks_at_once)):
+            groups += await rollout(
                 task_set,
-                tasks,
+                [task_set[index] for index in drawn[first : first + settings.tasks_at_once]],
                 harness=run.harness,
                 sampler=run.current,
                 attempts=settings.attempts,
                 seed=run.config.seed,
                 name=f"{PHASE}-{number}-{lot}",
             )
-        )
     return groups
 
 

@@ -14,9 +14,10 @@ from agentrl.algorithms.outcomes import outcomes
 from agentrl.algorithms.presets import REDUCTIONS, Preset, correction, preset
 from agentrl.config import RlConfig
 from agentrl.errors import TaskError
-from agentrl.loops.context import RunContext, left_out, trained_on
+from agentrl.loops.context import RunContext
 from agentrl.loops.earlier import earlier_weights
 from agentrl.loops.learner import Learner
+from agentrl.loops.notes import left_out, trained_on
 from agentrl.loops.sampling import prefilled_since
 from agentrl.rollout.group import rollout
 from agentrl.tokens.samples import samples

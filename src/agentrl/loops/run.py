@@ -10,7 +10,9 @@ from typing import Any
 from agentrl.config import TrainConfig
 from agentrl.errors import StoreError
 from agentrl.evals.stats import Interval, paired_difference, pass_at_1
-from agentrl.loops.context import RunContext, Stopped, local
+from agentrl.loops.context import RunContext
+from agentrl.loops.progress import Stopped
+from agentrl.loops.publication import local
 from agentrl.loops.rejection import reject_and_imitate
 from agentrl.loops.rl import reinforce
 from agentrl.loops.rl_async import reinforce_async

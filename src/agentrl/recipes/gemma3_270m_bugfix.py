@@ -46,7 +46,7 @@ def config() -> TrainConfig:
             level="small", report="short", train_tasks=200, longest_program=8, max_turns=6, max_reply=160
         ),
         model=ModelConfig(name="assets/gemma3-270m", context=1280),
-        hf=HuggingFaceConfig(thinking=False),
+        hf=HuggingFaceConfig(thinking=False, renderer="chatml"),
         warm_start=WarmStartConfig(
             steps=20,
             demonstrations=1,

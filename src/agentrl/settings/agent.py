@@ -6,7 +6,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from agentrl.fields import nearest
 from agentrl.settings.section import Section
+
+TASK_SETS = ("bugfix", "humanevalfix", "math", "reasoning-gym")
+"""Names of the task sets, as `agentrl eval` has them and the ids of their tasks begin."""
 
 
 class TasksConfig(Section):
@@ -125,6 +129,9 @@ class HarnessConfig(Section):
     system_prompt: str = Field(
         default="", description="system message in place of the tasks' own; empty leaves tasks as they are"
     )
+    system_prompts: dict[str, str] = Field(
+        default={}, description="those of single task sets, by name, such as math; others have system_prompt"
+    )
     reserve: int = Field(default=1, ge=1, description="tokens that must be left before a reply is asked for")
     call_s: float = Field(
         default=30.0, gt=0, description="deadline of one tool call in seconds; whoever misses it is broken"
@@ -146,6 +153,16 @@ class HarnessConfig(Section):
     malformed_penalty: float = Field(
         default=0.0, ge=0, description="taken off the reward for each malformed call, in training"
     )
+
+    @model_validator(mode="after")
+    def _prompts_are_of_task_sets(self) -> Self:
+        for name in self.system_prompts:
+            if name not in TASK_SETS:
+                raise ValueError(
+                    f"system_prompts.{name}: there is no task set {name!r}; {nearest(name, TASK_SETS)}the task sets "
+                    f"are {', '.join(TASK_SETS)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _a_penalty_is_asked_for(self) -> Self:

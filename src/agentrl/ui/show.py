@@ -20,7 +20,7 @@ _STAGES = ("tasks", "demonstrations", "warm_start", "evaluation")
 _WITHIN_RL = ("sampling", "tools", "training", "waiting", "overlap")
 _TITLES = {"warm_start": "warm start", "rl": "RL"}
 _TRAINED = ("warm_start", "rejection", "rl")
-_NOTES = {"cuts": "cut", "branches": "branch", "withheld": "withheld", "ignored": "ignored"}
+_NOTES = {"cuts": "cut", "branches": "branch", "withheld": "withheld", "ignored": "ignored", "counts": "counts"}
 """What the agent loop notes in a trace's metadata, and how it is called here."""
 _ROLE_STYLE = {"system": "dim", "user": "green", "assistant": "bold cyan", "tool": "yellow"}
 

@@ -49,7 +49,8 @@ def test_a_slow_tool_answers_what_the_tool_does_and_later(monkeypatch):
 
 
 def test_a_slow_loop_is_the_same_agent_and_quick_where_it_measures():
-    loop = ToolLoop(TinyRenderer(), Limits(turns=3, context=99))
+    prompts = {"system_prompt": "a", "system_prompts": {"math": "b"}}
+    loop = ToolLoop(TinyRenderer(), Limits(turns=3, context=99), **prompts)
     slow = SlowLoop.of(loop)
     assert slow.fingerprint == loop.fingerprint
     assert (slow.measures, slow.for_evaluation().measures) == (False, True)

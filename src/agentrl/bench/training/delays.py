@@ -69,7 +69,12 @@ class SlowLoop(ToolLoop):
     def of(cls, loop: ToolLoop) -> Self:
         """The same agent as another loop."""
         return cls(
-            loop.renderer, loop.limits, loop.malformed, compaction=loop.compaction, system_prompt=loop.system_prompt
+            loop.renderer,
+            loop.limits,
+            loop.malformed,
+            compaction=loop.compaction,
+            system_prompt=loop.prompts.every,
+            system_prompts=loop.prompts.by_set,
         )
 
     async def run(self, task: Task, environment: Environment, session: Session, transcript: Transcript) -> None:
