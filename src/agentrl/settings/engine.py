@@ -26,7 +26,7 @@ class EngineConfig(Section):
     cache_gib: float | None = Field(
         default=None,
         gt=0,
-        description="local: the most that keys and values may take; unset: a quarter of the memory of the device or container",
+        description="local: the most that keys and values may take; unset: a quarter of the memory there is",
     )
     chunk_tokens: int = Field(
         default=2048, ge=1, description="local: new context that is computed in a step, beside what is sampled"
