@@ -3,9 +3,17 @@
 import pytest
 import torch
 
+from agentrl.engine import draw as module
 from agentrl.engine.draw import draw
 
 CHUNK = 1024
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request, monkeypatch):
+    """On a machine without a compiler both are torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(module, "_compiled", lambda: None)
 
 
 def inverted(logits, uniform):
@@ -42,3 +50,35 @@ def test_a_greedy_row_takes_the_likeliest_token_and_its_probability():
     tokens, logprobs = draw(logits, torch.tensor([0.0, 0.0], dtype=torch.float64), torch.tensor([True, False]))
     assert tokens.tolist() == [1, 0]
     assert logprobs.tolist() == pytest.approx([-0.4076059644, -2.4076059644], abs=1e-6)
+
+
+@pytest.mark.parametrize("words", [5, 63, 64, 65, 4000])
+def test_logits_that_are_not_numbers_give_no_probability(words):
+    for wrong in (torch.nan, torch.inf):
+        logits = torch.zeros(3, words)
+        logits[1, words // 2] = wrong
+        tokens, logprobs = draw(logits, torch.full((3,), 0.3, dtype=torch.float64), torch.zeros(3).bool())
+        assert logprobs.isnan().tolist() == [False, True, False]
+        assert ((tokens >= 0) & (tokens < words)).all()
+    hidden = torch.full((1, words), -torch.inf)
+    assert draw(hidden, torch.tensor([0.3], dtype=torch.float64), torch.zeros(1).bool())[1].isnan().all()
+
+
+def test_words_far_below_the_likeliest_are_not_drawn():
+    logits = torch.full((2, 200), -150.0)
+    logits[:, 70] = 0.0
+    tokens, logprobs = draw(logits, torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64), torch.zeros(2).bool())
+    assert (tokens.tolist(), logprobs.tolist()) == ([70, 70], [0.0, 0.0])
+
+
+def test_both_ways_draw_the_same(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(300, 700, generator=generator)
+    uniform = torch.rand(300, dtype=torch.float64, generator=generator)
+    greedy = torch.arange(300) % 3 == 0
+    ours = draw(logits.clone(), uniform, greedy)
+    monkeypatch.setattr(module, "_compiled", lambda: None)
+    theirs = draw(logits.clone(), uniform, greedy)
+    assert (ours[0] == theirs[0]).float().mean() > 0.995  # but for edges
+    same = ours[0] == theirs[0]
+    torch.testing.assert_close(ours[1][same], theirs[1][same], rtol=0.0, atol=1e-6)

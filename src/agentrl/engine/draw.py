@@ -5,12 +5,23 @@ Shape suffixes: B rows, V vocabulary, C chunks of the vocabulary.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
 import torch
 from torch import Tensor
+
+from agentrl.policy import compiled
 
 _CHUNK = 1024
 """Words whose probabilities are added up before they are searched: a large vocabulary is then read twice instead of
 being added up word by word in float64."""
+
+
+_MANY = 2**22
+"""Logits that are worth several threads, which torch has."""
 
 
 @torch.inference_mode()
@@ -26,6 +37,32 @@ def draw(scaled_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor
         The tokens (B,) and the log-probability (B,) of each under the distribution that ``scaled_BV`` gives, in
         float64.
     """
+    threads = torch.get_num_threads() > 1 and scaled_BV.numel() > _MANY
+    plain = scaled_BV.device.type == "cpu" and scaled_BV.dtype == torch.float32 and scaled_BV.is_contiguous()
+    in_c = _compiled() if plain and not threads else None
+    return _by_torch(scaled_BV, uniform_B, greedy_B) if in_c is None else _draw(in_c, scaled_BV, uniform_B, greedy_B)
+
+
+def _draw(in_c: Callable[..., None], scaled_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:
+    rows, words = scaled_BV.shape
+    token_B, logprob_B = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float64)
+    given = (scaled_BV, uniform_B.contiguous(), greedy_B.contiguous())
+    sums = torch.empty(words // 64 + 1, dtype=torch.float64)
+    in_c(rows, words, *(x.data_ptr() for x in (*given, sums, token_B, logprob_B)))
+    return token_B, logprob_B
+
+
+@cache
+def _compiled() -> Callable[..., None] | None:
+    library = compiled.library(Path(compiled.__file__).with_name("draw.c"))
+    if library is None:
+        return None
+    found = library.draw
+    found.argtypes, found.restype = (*[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 6), None
+    return found
+
+
+def _by_torch(scaled_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:
     top_B1, likeliest_B1 = scaled_BV.max(1, keepdim=True)
     weight_BV = scaled_BV.sub_(top_B1).exp_()
     drawn_B, total_B = _invert(weight_BV, uniform_B)
@@ -51,7 +88,7 @@ def _invert(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     word_BW = chunk_B1 * _CHUNK + torch.arange(_CHUNK, device=weight_BV.device)
     within_BW = weight_BV.gather(1, word_BW.clamp(max=words - 1)).masked_fill_(word_BW >= words, 0.0)
     place_B1, _ = _first_beyond(within_BW, target_B1 - before_B1, relative=False)
-    return (chunk_B1 * _CHUNK + place_B1)[:, 0], total_B
+    return (chunk_B1 * _CHUNK + place_B1)[:, 0].clamp_(max=words - 1), total_B  # what is not a number is nowhere
 
 
 def _first_beyond(weight_BV: Tensor, target_B1: Tensor, *, relative: bool) -> tuple[Tensor, Tensor]:

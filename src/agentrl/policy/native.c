@@ -13,7 +13,7 @@
 #ifndef E
 #error "compile with -DE=(width of a head)"
 #endif
-#define TILE 64 /* keys */
+#define TILE 16 /* keys */
 #define LANES (E % 16 ? 8 : 16)
 #define W (E / LANES) /* vectors of a head */
 #define ROWS (E <= 32 ? 8 : E <= 64 ? 4 : 2) /* results that are summed up in registers */
