@@ -102,6 +102,15 @@ def test_a_bucket_fills_its_memory_in_few_steps():
     assert pool.budget.used == 700 * 64 * BYTES
 
 
+@pytest.mark.parametrize(("limit", "rows"), [(2 * (16 * 64 + 9 * 128), 9), (2 * (16 * 64 + 9 * 128) - 1, 4)])
+def test_slots_that_grow_together_get_their_rows_at_once_where_memory_is_plenty(limit, rows):
+    pool = make_pool(limit=limit * BYTES)
+    slots = [pool.take(1) for _ in range(9)]
+    assert pool.buckets[64].rows == 16
+    pool.moved(slots[0], 65)
+    assert pool.buckets[128].rows == rows
+
+
 def test_two_pools_share_a_budget():
     budget = Budget(5 * 64 * BYTES)
     one, two = Pool(SHAPES, torch.zeros(0), budget), Pool(SHAPES, torch.zeros(0), budget)

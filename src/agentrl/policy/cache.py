@@ -41,7 +41,7 @@ class KeyValueCache:
         self.key_numbers = max(shape.query_heads * shape.key_width for shape in shapes)
         self.prompts, self.tails = (Pool(shapes, like, self.budget) for _ in range(2))
         self.kernels = attention_kernels(shapes, like)
-        self._last: Step | None = None
+        self._last: Step | NativeStep | None = None
 
     @property
     def has_free(self) -> bool:
@@ -69,6 +69,7 @@ class KeyValueCache:
             raise SamplerError(
                 f"a sequence of {following.longest} tokens exceeds the network's context of {self.model.context}"
             )
+        self._last = following
         logits_BV = self.model.advance(
             following.ids_M, following.previous_M, following.positions_M, following.attend, following.last_B
         )
@@ -77,14 +78,12 @@ class KeyValueCache:
         return logits_BV
 
     def _step_of(self, pieces: Sequence[Piece]) -> Step | NativeStep:
+        """Most steps are like the one before them, each conversation a token further."""
+        if self._last is not None and self._last.goes_on_with(pieces):
+            return self._last.followed_by(pieces)
         if self.kernels is not None:
             return NativeStep(pieces, self.kernels, key_numbers=self.key_numbers)
-        # most steps are like the one before them, each conversation a token further
-        if self._last is not None and self._last.goes_on_with(pieces):
-            self._last = self._last.followed_by(pieces)
-        else:
-            self._last = Step(pieces, query_heads=self.query_heads, device=self.device)
-        return self._last
+        return Step(pieces, query_heads=self.query_heads, device=self.device)
 
 
 def next_logits(model: Policy, sequences: Sequence[Sequence[int]]) -> Tensor:

@@ -7,6 +7,8 @@ H heads of queries, E width of a head, L layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -49,11 +51,12 @@ class NativeStep:
         slots = np.concatenate((_addresses(own), _addresses(before)), axis=1)
         ends = np.cumsum(widths)
         piece_M = np.repeat(np.arange(len(pieces)), widths)
-        order = np.argsort(group_P[piece_M], kind="stable")
+        self._order = order = np.argsort(group_P[piece_M], kind="stable")
         own_M = np.arange(ends[-1]) + (lengths - ends + widths)[piece_M]
         position_M = own_M + prompt_lengths[piece_M]
         at_order = piece_M[order]
         per_token = (rooms[piece_M], own_M, prompt_rooms[piece_M], prompt_lengths[piece_M])
+        self._key_numbers = key_numbers
         self.places = Places(
             table=torch.from_numpy(np.stack((order, group_P[at_order], at_order, *per_token))),
             slots=torch.from_numpy(slots.take(piece_M, axis=-1)),
@@ -67,11 +70,44 @@ class NativeStep:
         self.ids_M, self.previous_M, self.positions_M, self.last_B = map(
             torch.from_numpy, (ids_M, previous_M, position_M, ends[asked] - 1)
         )
+        self._where = _where(pieces, 1) if self.num_tokens == len(pieces) == int(asked.sum()) else None
+
+    def goes_on_with(self, pieces: Sequence[Piece]) -> bool:
+        """Whether these are one more token for each sequence of this step, which lies where it lay."""
+        if self._where is None or len(pieces) != self.num_tokens:
+            return False
+        single = all(len(piece.token_ids) == 1 and piece.ends for piece in pieces)
+        return single and _where(pieces, 0) == self._where
+
+    def followed_by(self, pieces: Sequence[Piece]) -> NativeStep:
+        """The next step, one token further; what does not change is not laid out again."""
+        step = copy(self)
+        step.ids_M = torch.tensor([piece.token_ids[0] for piece in pieces])
+        step.previous_M = torch.tensor([piece.previous_id for piece in pieces])
+        step.positions_M, step.longest = self.positions_M + 1, self.longest + 1
+        table = self.places.table.clone()
+        table[4] += 1
+        seen_M = step.positions_M.numpy()[self._order] + 1
+        step.places = replace(self.places, table=table, parts=_parts(seen_M, self._key_numbers))
+        step._where = _where(pieces, 1)
+        return step
 
     def attend(self, layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:
         """See `agentrl.policy.base.Attend`."""
         window = None if window is None or self.longest <= window else window
         return self.kernels.attend(self.places, layer, q_MHE, k_MKE, v_MKE, window)
+
+
+def _where(pieces: Sequence[Piece], more: int) -> tuple[object, ...]:
+    """Slots, how long they are with so many tokens more, and where they and the prompts lie in memory."""
+    slots = [piece.slot for piece in pieces]
+    prompts = [piece.prompt for piece in pieces]
+    both = [*slots, *filter(None, dict.fromkeys(prompts))]
+    rows = [slot.row for slot in both]
+    lengths = [slot.length + more for slot in slots]
+    buckets = dict.fromkeys(slot.bucket for slot in both)
+    memory = [x.data_ptr() for bucket in buckets for layer in bucket.layers for x in layer]
+    return slots, prompts, rows, lengths, memory
 
 
 def _parts(seen_M: np.ndarray, key_numbers: int) -> Sequence[tuple[int, int]]:

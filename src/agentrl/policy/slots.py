@@ -217,8 +217,12 @@ class Pool:
             del self.buckets[bucket.room]
 
     def _grow(self, bucket: Bucket) -> None:
-        """Twice the rows, or as large a part of that as there is memory for, since each time all of them are copied."""
+        """Twice the rows, since each time all of them are copied, or as large a part of that as there is memory for.
+        Where half of the memory is free, as many as there are slots of half the room, which often grow together."""
         row, more = bucket.room * self.bytes_per_token, max(4, bucket.rows)
+        half = self.buckets.get(bucket.room // 2)
+        if half and 2 * (self.budget.used + len(half.slots) * row) <= self.budget.limit:
+            more = max(more, len(half.slots))
         while more > 1 and self.budget.used + more * row > self.budget.limit:
             more //= 2
         self.budget.take(more * row)
