@@ -119,8 +119,9 @@ def test_a_model_that_is_moved_is_computed_where_it_is():
     few = next_logits(policy, IDS)
     policy.double()
     torch.testing.assert_close(next_logits(policy, IDS), few.double(), rtol=0.0, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(next_logits(policy.float(), IDS).float(), few, rtol=0.0, atol=0.1)
+    if plain.kernels(16) is not None:  # what is compiled would take halves for whole numbers
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(next_logits(policy.float(), IDS).float(), few, rtol=0.0, atol=0.1)
 
 
 def test_a_copy_computes_with_its_own_weights():
