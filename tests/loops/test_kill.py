@@ -89,9 +89,9 @@ def test_a_run_that_plays_ahead_is_killed_and_trains_each_attempt_once(tmp_path,
 def test_a_run_that_plays_ahead_is_killed_at_random_moments(tmp_path, attempts, seed):
     """Each time soon after a step that no run before came to, with groups in flight."""
     rng, place = random.Random(seed), Place(root=tmp_path).prepare(AHEAD)
-    killed = place.kill_when(place.boxes, rng.uniform(0.0, 3.0))
+    killed = place.kill_when(place.boxes, rng.uniform(0.0, 1.0))
     for _ in range(4):
-        killed += place.kill_after_row(1, rng.uniform(0.0, 1.0))
+        killed += place.kill_after_row(1, rng.uniform(0.0, 0.2))
         assert place.leaves_nothing_behind()
     folder = place.finish()
     assert trained(folder) == attempts
