@@ -67,6 +67,19 @@ def test_where_the_cache_cannot_be_written_the_folder_of_temporary_files_is_take
 
 
 @needs_compiler
+def test_a_folder_that_others_can_write_to_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / "home" / "agentrl"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    source = write(tmp_path, "double triple(double x) { return 3 * x; }")
+    assert triple(library(source), 1.0) == 3.0
+    assert list(folder.iterdir()) == []
+    assert list(tmp_path.glob("agentrl-*/made-*.so"))
+
+
+@needs_compiler
 def test_a_folder_of_somebody_else_is_left_alone(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(compiled.os, "getuid", lambda: 12345)
     monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))

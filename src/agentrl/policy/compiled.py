@@ -60,12 +60,13 @@ def _loaded(compiler: str, flags: Sequence[str], source: Path) -> ctypes.CDLL | 
 
 
 def _folders() -> Iterator[Path]:
-    """Where libraries are kept: the first that can be written. One of somebody else's would run their code as us."""
+    """Where libraries are kept: the first that can be written. What others can write to would run their code as us."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl"
     for folder in (cache, Path(tempfile.gettempdir()) / f"agentrl-{os.getuid()}"):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid == os.getuid():
+            status = folder.stat()
+            if status.st_uid == os.getuid() and not status.st_mode & 0o022:
                 yield folder
         except OSError:
             continue

@@ -102,9 +102,10 @@ def _where(pieces: Sequence[Piece], more: int) -> tuple[object, ...]:
     """Slots, how long they are with so many tokens more, and where they and the prompts lie in memory."""
     slots = [piece.slot for piece in pieces]
     prompts = [piece.prompt for piece in pieces]
-    both = [*slots, *filter(None, dict.fromkeys(prompts))]
+    before = [*filter(None, dict.fromkeys(prompts))]
+    both = [*slots, *before]
     rows = [slot.row for slot in both]
-    lengths = [slot.length + more for slot in slots]
+    lengths = [*(slot.length + more for slot in slots), *(prompt.length for prompt in before)]
     buckets = dict.fromkeys(slot.bucket for slot in both)
     memory = [x.data_ptr() for bucket in buckets for layer in bucket.layers for x in layer]
     return slots, prompts, rows, lengths, memory
