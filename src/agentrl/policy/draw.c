@@ -1,10 +1,7 @@
 /* One sampled token a row, as agentrl/engine/draw.py tells: a row of logits is read once for its largest, once for the
    weights and their sums by parts, and the part that was hit once more. */
 
-#include <math.h>
-#include <stdint.h>
-
-#include "exponential.h"
+#include "layers.h"
 
 #define PART 64
 

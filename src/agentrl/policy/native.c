@@ -5,10 +5,7 @@
    Keys and values of a slot lie as (K, room, E). A query's attention over its prompt and its own slot is summed up
    tile after tile, with the largest score so far in the exponent (online softmax, 1805.02867). */
 
-#include <stdint.h>
-#include <string.h>
-
-#include "exponential.h"
+#include "layers.h"
 
 #ifndef E
 #error "compile with -DE=(width of a head)"
@@ -303,39 +300,26 @@ void attend(const Layout *at, const Slots *slots, const float *q, int64_t q_stri
 void add_norm(int64_t M, int64_t D, float *restrict x, const float *restrict added, const float *restrict weight,
               float epsilon, float *restrict out) {
     for (int64_t m = 0; m < M; m++, x += D, out += D) {
-        float sum = 0.0f;
         if (added)
             for (int64_t d = 0; d < D; d++) x[d] += added[m * D + d];
-        for (int64_t d = 0; d < D; d++) sum += x[d] * x[d];
-        float scale = 1.0f / __builtin_sqrtf(sum / (float)D + epsilon);
+        float scale = inverse_root(x, D, epsilon);
         for (int64_t d = 0; d < D; d++) out[d] = x[d] * scale * weight[d];
     }
 }
 
 /* Heads x (M, heads, E): normed where there is a weight, multiplied by `factor`, turned by their positions' cosines and
    sines (E), whose rows are `turns` (M). */
-void rotate(int64_t M, int64_t heads, float *restrict x, const float *restrict weight, float epsilon,
-            float factor, const int64_t *restrict turns, const float *restrict cosines, const float *restrict sines) {
-    const int64_t half = E / 2;
-    for (int64_t m = 0; m < M; m++) {
-        const float *c = cosines + turns[m] * E, *s = sines + turns[m] * E;
+void rotate(int64_t M, int64_t heads, float *restrict x, const float *restrict weight, float epsilon, float factor,
+            const int64_t *restrict turns, const float *restrict cosines, const float *restrict sines) {
+    for (int64_t m = 0; m < M; m++)
         for (int64_t h = 0; h < heads; h++, x += E) {
-            float sum = 0.0f, scale = factor;
-            if (weight) {
-                for (int64_t e = 0; e < E; e++) sum += x[e] * x[e];
-                scale = factor / __builtin_sqrtf(sum / (float)E + epsilon);
-                for (int64_t e = 0; e < E; e++) x[e] *= weight[e];
-            }
-            for (int64_t e = 0; e < half; e++) {
-                float low = x[e] * scale, high = x[e + half] * scale;
-                x[e] = low * c[e] - high * s[e];
-                x[e + half] = high * c[e + half] + low * s[e + half];
-            }
+            float scale = weight ? factor * inverse_root(x, E, epsilon) : factor;
+            for (int64_t e = 0; e < E; e++) x[e] *= weight ? scale * weight[e] : scale;
+            turned(E, x, cosines + turns[m] * E, sines + turns[m] * E, x);
         }
-    }
 }
 
 /* x = silu(x) * y, over n numbers. */
 void gate(int64_t n, float *restrict x, const float *restrict y) {
-    for (int64_t i = 0; i < n; i++) x[i] = x[i] / (1.0f + exponential(-x[i])) * y[i];
+    for (int64_t i = 0; i < n; i++) x[i] = gated(x[i], y[i]);
 }

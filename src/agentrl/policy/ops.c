@@ -1,28 +1,7 @@
 /* What a layer of a plain decoder does in training besides matrix products and attention, forwards and backwards; the
-   formulas stand in ops.py. Each function goes once through M tokens; strides are those of a token, in numbers.
+   formulas stand in ops.py. Each function goes once through M tokens; strides are those of a token, in numbers. */
 
-   REAL is float in use; in double the backward passes are compared with finite differences. */
-
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#ifndef REAL
-#define REAL float
-#endif
-#define INLINE static inline __attribute__((always_inline))
-
-#ifdef EXACT
-INLINE REAL exponential(REAL x) { return exp(x); }
-#else
-#include "exponential.h"
-#endif
-
-INLINE REAL inverse_root(const REAL *restrict x, int64_t D, double epsilon) {
-    REAL sum = 0;
-    for (int64_t d = 0; d < D; d++) sum += x[d] * x[d];
-    return 1 / (REAL)sqrt(sum / (REAL)D + (REAL)epsilon);
-}
+#include "layers.h"
 
 /* Gradient of one RMS norm; what it adds to that of the weight is added there. */
 INLINE void norm_back(int64_t D, const REAL *restrict grad, const REAL *restrict x, const REAL *restrict weight,
@@ -62,7 +41,6 @@ void norm_backward(int64_t M, int64_t D, const REAL *restrict weight, const REAL
 void turn(int64_t M, int64_t heads, int64_t E, double epsilon, const REAL *restrict weight, const REAL *restrict cosine,
           const REAL *restrict sine, const REAL *restrict x, int64_t x_stride, REAL *restrict inverse,
           REAL *restrict out) {
-    const int64_t half = E / 2;
     REAL y[E];
     for (int64_t m = 0; m < M; m++, cosine += E, sine += E, x += x_stride)
         for (int64_t h = 0; h < heads; h++, out += E) {
@@ -71,10 +49,7 @@ void turn(int64_t M, int64_t heads, int64_t E, double epsilon, const REAL *restr
                 REAL scale = inverse[m * heads + h] = inverse_root(y, E, epsilon);
                 for (int64_t e = 0; e < E; e++) y[e] *= scale * weight[e];
             }
-            for (int64_t e = 0; e < half; e++) {
-                out[e] = y[e] * cosine[e] - y[e + half] * sine[e];
-                out[e + half] = y[e + half] * cosine[e + half] + y[e] * sine[e + half];
-            }
+            turned(E, y, cosine, sine, out);
         }
 }
 
@@ -101,7 +76,7 @@ void turn_backward(int64_t M, int64_t heads, int64_t E, const REAL *restrict wei
 void gate(int64_t M, int64_t F, const REAL *restrict both, REAL *restrict out) {
     for (int64_t m = 0; m < M; m++, both += 2 * F, out += F) {
         const REAL *a = both, *b = both + F;
-        for (int64_t f = 0; f < F; f++) out[f] = a[f] / (1 + exponential(-a[f])) * b[f];
+        for (int64_t f = 0; f < F; f++) out[f] = gated(a[f], b[f]);
     }
 }
 
