@@ -36,7 +36,10 @@ def test_a_reply_that_does_not_come_whole_is_asked_for_again(tmp_path, name):
         sent = replies(server)
     assert found == expected
     whole = name == "dropped after it was answered"  # all of it had come before the connection went
-    assert (stats.replies, stats.retries, len(sent)) == ((2, 0, 2) if whole else (2, 1, 3))
+    if whole:  # the next request may find out on the old connection that the server closed it, and takes a new one
+        assert (stats.replies, len(sent)) == (2, 2) and stats.retries <= 1
+    else:
+        assert (stats.replies, stats.retries, len(sent)) == (2, 1, 3)
     assert len({body["request_id"] for body in sent}) == len(sent)
     if not whole:
         first, again = ({k: v for k, v in body.items() if k != "request_id"} for body in sent[:2])

@@ -187,11 +187,21 @@ def descendants() -> Mapping[int, str]:
     found: dict[int, str] = {}
     left = [os.getpid()]
     while left:
-        for thread in Path(f"/proc/{left.pop()}/task").glob("*"):
+        for child in _children(left.pop()):
             try:
-                children = [int(word) for word in (thread / "children").read_text().split()]
-                found |= {child: Path(f"/proc/{child}/comm").read_text().strip() for child in children}
+                found[child] = Path(f"/proc/{child}/comm").read_text().strip()
             except OSError:
-                continue  # it has ended, or the kernel does not tell
-            left += children
+                continue  # it has ended
+            left.append(child)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a thread of `pid` started; none where it has ended, or where the kernel does not tell."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += [int(word) for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+    except OSError:
+        pass
     return found
