@@ -12,10 +12,10 @@ PACKAGE = ROOT / "src" / "agentrl"
 WITH_TORCH = (
     "bench/generation/",
     "bench/training/",
+    "engine/batch.py",
     "engine/draw.py",
     "engine/local.py",
     "engine/plan.py",
-    "engine/requests.py",
     "engine/session.py",
     "engine/store.py",
     "engine/vllm_worker.py",  # runs within the server, which has torch

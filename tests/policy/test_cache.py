@@ -11,7 +11,7 @@ from agentrl.errors import SamplerError
 from agentrl.policy import cache as cache_module
 from agentrl.policy import step as step_module
 from agentrl.policy.cache import KeyValueCache, Piece, next_logits
-from agentrl.policy.slots import layer_shapes
+from agentrl.policy.slots import SMALLEST, layer_shapes
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import count, pack
 from agentrl.types import Sample
@@ -194,32 +194,89 @@ def test_scores_are_not_rounded_before_their_exponential(dtype, most):
     assert ((rounded - scores.logsumexp(-1)).abs().max() > 1e-2) == (dtype == torch.bfloat16)
 
 
-def test_a_step_like_the_one_before_is_not_laid_out_again(monkeypatch):
-    laid_out = []
-    kind = type(opened([[1]], 1)[0]._last)
-    whole = kind.__init__
+def speaking(number=2, *, already=3):
+    """A cache whose last step gave one more token to each of some conversations of one prompt."""
+    cache, _, talks, _ = opened([[1, 2, 3]], number)
+    for n in range(already):
+        cache.advance([talk.more([(n + place) % VOCABULARY]) for place, talk in enumerate(talks)])
+    return cache, talks
 
-    def counted(step, pieces, *others, **options):
-        laid_out.append(len(pieces))
-        whole(step, pieces, *others, **options)
 
-    monkeypatch.setattr(kind, "__init__", counted)
-    cache, _, talks, _ = opened([[1, 2, 3], [4, 5]], 2)
+def go_on(cache, talks, n):
+    ids = [(n + 5 * place) % VOCABULARY for place in range(len(talks))]
+    for talk, token in zip(talks, ids, strict=True):
+        talk.ids.append(token)
+    near(cache.go_on(ids), torch.stack([full_logits(talk.ids) for talk in talks]))
 
-    def speak(number, some=talks):
-        del laid_out[:]
-        for n in range(number):
-            logits = cache.advance([talk.more([(n + place) % 13]) for place, talk in enumerate(some)])
-            near(logits, torch.stack([full_logits(talk.ids) for talk in some]))
-        return len(laid_out)
 
-    assert speak(20) == 1
-    assert speak(10, talks[1:]) == 1  # one is silent
-    assert speak(10, talks[::-1]) == 1  # another order
-    talks[0].tail.length -= 3  # one takes back what it said
-    del talks[0].ids[-3:]
-    assert speak(5) == 1
-    cache.tails.give_back(talks[0].tail)  # one makes place, and those behind it move
+def test_a_step_is_followed_by_others_until_a_slot_is_full():
+    cache, talks = speaking()
+    steps = 0
+    while cache.can_go_on:
+        go_on(cache, talks, steps)
+        steps += 1
+    assert steps == SMALLEST - 3
+    assert [talk.tail.length for talk in talks] == [SMALLEST] * 2
+    near(cache.advance([talk.more([4]) for talk in talks]), torch.stack([full_logits(talk.ids) for talk in talks]))
+    assert cache.can_go_on  # in larger slots
+
+
+def test_nothing_is_laid_out_again_meanwhile(monkeypatch):
+    cache, talks = speaking()
+
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(type(cache._last), "__init__", refuse)
+    for n in range(5):
+        go_on(cache, talks, n)
+    with pytest.raises(AssertionError):
+        cache.advance([talks[0].more([1])])
+    assert not cache.can_go_on  # a step that failed is not followed
+
+
+def prompts_grow(cache, _):
+    for _ in range(9):
+        cache.prompts.take(3)
+
+
+def tails_move(cache, talks):
+    cache.tails.give_back(talks[0].tail)
     cache.tails.shrink()
-    assert speak(5, talks[1:]) == 1
-    assert speak(40, talks[1:]) == 1  # past 64 tokens they lie in other slots
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cache, talks: cache.advance([talks[0].more([1, 2])]),  # two tokens
+        lambda cache, talks: cache.advance([talk.more([1], ends=talk is talks[0]) for talk in talks]),
+        lambda cache, talks: cache.tails.cut(talks[1].tail, 2),
+        lambda cache, talks: cache.tails.give_back(talks[1].tail),
+        tails_move,
+        prompts_grow,
+    ],
+    ids=["two tokens", "one is not asked", "cut", "given back", "elsewhere", "prompts elsewhere"],
+)
+def test_after_a_change_no_step_is_followed(change):
+    cache, talks = speaking()
+    assert cache.can_go_on
+    change(cache, talks)
+    assert not cache.can_go_on
+
+
+def test_a_cut_that_cuts_nothing_changes_nothing():
+    cache, talks = speaking()
+    cache.tails.cut(talks[0].tail, 3)
+    assert cache.can_go_on
+    assert not KeyValueCache(MODEL, sys.maxsize).can_go_on  # there is no step before
+
+
+def test_a_step_beyond_the_context_is_refused_there_too():
+    cache, _, (talk,), _ = opened([[2] * 254], 1)
+    cache.advance([talk.more([3])])
+    go_on(cache, [talk], 1)
+    cache.go_on([1])  # the 257th
+    with pytest.raises(SamplerError, match="258 tokens exceeds the network's context of 257"):
+        cache.go_on([1])
+    assert not cache.can_go_on
+    assert talk.tail.length == 3

@@ -204,25 +204,3 @@ def test_functions_that_give_other_numbers_are_not_taken(fault, monkeypatch):
     wrong.attend = attend
     assert attention_kernels([shape], torch.zeros(0)) is None
     native_step._agree.cache_clear()
-
-
-def test_a_step_goes_on_only_where_everything_lies_as_it_lay():
-    shape = LayerShape(heads=1, key_width=8, value_width=8, query_heads=1)
-    pool = Pool([shape], torch.zeros(0), Budget(2**40))
-    prompt, tail = pool.take(5), pool.take(5)
-    prompt.length = 5
-
-    def pieces(ids=(7,), ends=True):
-        return [Piece(slot=tail, prompt=prompt, token_ids=list(ids), previous_id=3, ends=ends)]
-
-    step = NativeStep(pieces(), kernels(8), key_numbers=8)
-    assert not step.goes_on_with(pieces())  # nothing was appended
-    tail.length += 1
-    assert step.goes_on_with(pieces())
-    assert not step.goes_on_with(pieces(ids=(7, 8)))
-    assert not step.goes_on_with(pieces(ends=False))
-    prompt.length = 4
-    assert not step.goes_on_with(pieces())
-    prompt.length = 5
-    pool.buckets[64].resize(9)  # the same rows, elsewhere in memory
-    assert not step.goes_on_with(pieces())

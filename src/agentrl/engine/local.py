@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from agentrl.engine.batch import Batch
 from agentrl.engine.plan import plan
-from agentrl.engine.requests import Decode, EngineStats, Request, sample_next
+from agentrl.engine.requests import Decode, EngineStats, Request
 from agentrl.engine.session import LocalSession
 from agentrl.engine.store import Conversation, ConversationStore, Opening
 from agentrl.errors import SamplerError
 from agentrl.policy.base import Policy
-from agentrl.policy.slots import SMALLEST
 from agentrl.types import Sampling
 
 Schedule = Literal["lockstep", "continuous"]
@@ -90,6 +90,8 @@ class LocalEngine:
         self._next: list[Request] = []
         """Those that join as soon as there is room, in their order."""
         self._running: dict[Request, None] = {}
+        self._batch: Batch | None = None
+        """Those of the last step, where it computed all of them to their end and nothing else, and none has left."""
         self._closed: list[Conversation] = []
         """Those that were closed during a round of ``lockstep``."""
         self._num_places = 0
@@ -173,14 +175,11 @@ class LocalEngine:
         self.store.rewind(session.conversation, num_tokens)
 
     def conversations_that_fit(self, tokens: int) -> int:
-        """How many conversations of so many tokens can be cached at once for certain, if they share nothing: each may
-        have up to twice the room that it needs."""
-        cache = self.store.cache
-        return cache.budget.limit // (cache.bytes_per_token * (2 * tokens + SMALLEST) + cache.logits_bytes)
-
-    # Who is sampled, and the steps.
+        """How many conversations of so many tokens can be cached at once for certain, if they share nothing."""
+        return self.store.cache.sequences_that_fit(tokens)
 
     def _leave(self, request: Request) -> None:
+        self._batch = None
         for requests in (self._waiting, self._next):
             if request in requests:
                 requests.remove(request)
@@ -232,21 +231,17 @@ class LocalEngine:
         return not self._crowded and (self.max_running is None or len(self._running) < self.max_running)
 
     def _take_context(self, request: Request) -> bool:
-        """Append to a conversation what was given. One that has no room for it fails alone; a reply ends where the room
-        does."""
+        """Append to a conversation what was given; one that leaves no room for a reply fails alone."""
         if request.start is not None:  # it had to go for others, and comes back
             return True
-        conversation, room = request.session.conversation, self.model.context
-        wanted = len(conversation.token_ids) + len(request.context_ids)
-        if wanted >= room:
-            what = f"a conversation of {wanted} tokens leaves no room in the context of {room}"
-            self._refuse(request, SamplerError(what))
+        try:
+            request.take_context(self.model.context)
+        except SamplerError as error:
+            self._refuse(request, error)
             return False
-        request.start, request.drawn_before = len(conversation.token_ids), request.session.num_drawn
         if request.start:
             self.stats.prefilled += len(request.context_ids)
-        conversation.token_ids += request.context_ids
-        request.max_tokens = min(request.max_tokens, room - wanted)
+        conversation = request.session.conversation
         if conversation.place is None:
             self._num_places += 1
             conversation.place = self._num_places
@@ -278,6 +273,12 @@ class LocalEngine:
 
     def _step(self) -> None:
         """Compute what fits in a step, and sample a token for each conversation that is computed to its end."""
+        batch, self._batch = self._batch, None
+        if batch is not None and self.store.cache.can_go_on and batch.requests == [*self._running]:
+            self.stats.steps += 1
+            self._batch = batch  # until one of them leaves
+            self._sample(batch, self.store.further(batch.conversations, batch.last_ids))
+            return
         openings, pieces, tails = plan(self._running.keys(), self.store, self.chunk_tokens, self._make_room)
         logits_BV = None
         if pieces or openings:
@@ -293,7 +294,9 @@ class LocalEngine:
         parts = [] if logits_BV is None or not ready else [logits_BV[row:]]
         parts += [torch.stack([*begun.values()])] if begun else []
         if parts:
-            self._sample([*ready, *begun], parts[0] if len(parts) == 1 else torch.cat(parts))
+            batch = Batch([*ready, *begun], parts[0].device)
+            self._batch = batch if len(ready) == len(pieces) and not openings and not begun else None
+            self._sample(batch, parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _make_room(self, planned: Collection[Opening]) -> None:
         """Drop what is needed least; where nothing is left, one request has to wait."""
@@ -313,15 +316,20 @@ class LocalEngine:
         else:
             self._refuse(last, self.store.no_room_for(len(last.session.token_ids)))
 
-    def _sample(self, requests: Sequence[Request], logits_BV: Tensor) -> None:
+    def _sample(self, batch: Batch, logits_BV: Tensor) -> None:
         """A token for each request; those that are complete leave the batch at once."""
-        requests, logits_BV = self._restricted(requests, logits_BV)
-        if not requests:
-            return
-        sample_next(requests, logits_BV, self.sampling, self._version)
-        self.stats.sampled += len(requests)
-        for request in requests:
-            self.stats.on_older_keys += request.session.conversation.on_older_keys
+        errors = batch.ask_maskings(logits_BV.shape[1])
+        for request, error in errors.items():  # they fail alone
+            self._refuse(request, error)
+        if errors:
+            places = [place for place, request in enumerate(batch.requests) if request not in errors]
+            if not places:
+                return
+            batch, logits_BV = Batch([batch.requests[n] for n in places], logits_BV.device), logits_BV[places]
+        batch.sample(logits_BV, self.sampling, self._version)
+        self.stats.sampled += len(batch.requests)
+        self.stats.on_older_keys += sum(conversation.on_older_keys for conversation in batch.conversations)
+        for request in batch.requests if batch.may_be_complete else ():
             try:
                 reason = request.finish_reason
             except SamplerError as error:
@@ -330,21 +338,6 @@ class LocalEngine:
             if reason is not None:
                 self._leave(request)
                 request.answer(reason)
-
-    def _restricted(self, requests: Sequence[Request], logits_BV: Tensor) -> tuple[Sequence[Request], Tensor]:
-        """Those whose masking says what may come next; one that fails does so alone."""
-        refused = set()
-        for place, request in enumerate(requests):
-            if request.masking is not None:
-                try:
-                    request.restrict(logits_BV.shape[1])
-                except SamplerError as error:
-                    self._refuse(request, error)
-                    refused.add(place)
-        if not refused:
-            return requests, logits_BV
-        places = [place for place in range(len(requests)) if place not in refused]
-        return [requests[place] for place in places], logits_BV[places]
 
     def _fail(self, error: BaseException) -> None:
         """Tell everybody whose reply was sampled. Nothing that is cached can be trusted: what is not a number would

@@ -1,25 +1,16 @@
-"""Replies that are being sampled, and the step that gives each its next token."""
+"""Replies that are being sampled."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from agentrl.engine.draw import draw
-from agentrl.engine.random import uniforms
 from agentrl.errors import SamplerError
-from agentrl.train.truncation import kept
-from agentrl.types import Completion, Sampling
+from agentrl.types import Completion
 
 if TYPE_CHECKING:
     from agentrl.engine.session import LocalSession
@@ -96,6 +87,20 @@ class Request:
             return conversation.place, (), session.seed, session.greedy
         return sys.maxsize, (*conversation.token_ids, *self.context_ids), session.seed, session.greedy
 
+    def take_context(self, room: int) -> None:
+        """Append to the conversation what was given. The reply ends where the room, in tokens, does.
+
+        Raises:
+            SamplerError: there is no room for a reply; the conversation is as it was.
+        """
+        ids = self.session.conversation.token_ids
+        wanted = len(ids) + len(self.context_ids)
+        if wanted >= room:
+            raise SamplerError(f"a conversation of {wanted} tokens leaves no room in the context of {room}")
+        self.start, self.drawn_before = len(ids), self.session.num_drawn
+        ids += self.context_ids
+        self.max_tokens = min(self.max_tokens, room - wanted)
+
     def restrict(self, vocabulary: int) -> None:
         """Ask the masking what may come next.
 
@@ -161,58 +166,3 @@ class Request:
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-@torch.inference_mode()
-def sample_next(requests: Sequence[Request], logits_BV: Tensor, sampling: Sampling, version: int) -> None:
-    """Append one sampled token to each request.
-
-    Args:
-        requests: of conversations that are computed to their end.
-        logits_BV: what follows each; overwritten.
-        sampling: how tokens are drawn.
-        version: of the weights that the logits come from.
-
-    Raises:
-        SamplerError: logits that are not numbers.
-    """
-    device = logits_BV.device
-    seeds = np.array([request.session.seed for request in requests], dtype=np.uint64)
-    positions = np.array([request.session.num_drawn for request in requests], dtype=np.uint64)
-    uniform_B = torch.from_numpy(uniforms(seeds, positions)).to(device)
-    greedy_B = torch.tensor([request.session.greedy for request in requests], device=device)
-    scaled_BV = logits_BV if sampling.temperature == 1.0 else logits_BV.div_(sampling.temperature)
-    _restrict(requests, scaled_BV, sampling)
-    drawn_B, logprob_B = draw(scaled_BV, uniform_B, greedy_B)
-    for request, token, logprob in zip(requests, drawn_B.tolist(), logprob_B.tolist(), strict=True):
-        if math.isnan(logprob):
-            raise SamplerError("the model's logits are not numbers; its weights may have NaN or infinity")
-        request.append(token, logprob, version)
-
-
-def _restrict(requests: Sequence[Request], scaled_BV: Tensor, sampling: Sampling) -> None:
-    """Hide what cannot be drawn, and note what can, where that is not everything."""
-    if not sampling.truncates and all(request.masking is None for request in requests):
-        return
-    for place, request in enumerate(requests):
-        if request.next_ids is not None:
-            hidden = torch.ones(scaled_BV.shape[1], dtype=torch.bool, device=scaled_BV.device)
-            hidden[torch.tensor(request.next_ids, device=scaled_BV.device)] = False
-            scaled_BV[place].masked_fill_(hidden, -math.inf)
-    if sampling.truncates:
-        scaled_BV.masked_fill_(~kept(scaled_BV, sampling), -math.inf)
-    for request in requests:
-        if request.masking is not None and request.next_ids is None and not sampling.truncates:
-            request.support.append(_everything(scaled_BV.shape[1]))
-    places = [place for place, one in enumerate(requests) if sampling.truncates or one.next_ids is not None]
-    if places:
-        kept_BV = scaled_BV[places] > -math.inf
-        ids_S = kept_BV.nonzero()[:, 1].cpu()
-        for place, ids in zip(places, torch.split(ids_S, kept_BV.sum(1).tolist()), strict=True):
-            requests[place].support.append(tuple(ids.tolist()))
-
-
-@lru_cache(maxsize=4)
-def _everything(vocabulary: int) -> tuple[int, ...]:
-    """All ids, once for all tokens that anything may follow: one tuple of a large vocabulary takes megabytes."""
-    return tuple(range(vocabulary))

@@ -180,6 +180,14 @@ class ConversationStore:
         ids = conversation.token_ids
         return Piece(tail, opening.slot, ids[start:end], ids[start - 1], end == total)
 
+    def further(self, conversations: Sequence[Conversation], ids: Sequence[int]) -> Tensor:
+        """Logits (B, V) behind one more token of each conversation of the step before, where the cache can go on."""
+        logits_BV = self.cache.go_on(ids)
+        for conversation in conversations:
+            conversation.most += 1  # all that was ever cached of one that is sampled is cached
+            conversation.used_at = self._now()
+        return logits_BV
+
     def drop(self, conversation: Conversation) -> None:
         """Forget what is cached of a conversation; its prompt stays for others, if some of it is computed."""
         if conversation.tail is not None:
@@ -202,7 +210,7 @@ class ConversationStore:
         elif conversation.tail is not None and opening is not None:
             # the last token is computed again when nothing follows it, since what comes next is not kept
             kept = max(0, num_tokens - opening.length - 1)
-            conversation.tail.length = min(conversation.tail.length, kept)
+            self.cache.tails.cut(conversation.tail, kept)
         conversation.most = min(conversation.most, conversation.num_cached)
 
     def change_weights(self, conversations: Iterable[Conversation], *, keep: bool) -> None:

@@ -19,7 +19,7 @@ from agentrl.errors import SamplerError
 from agentrl.policy import step
 from agentrl.policy.base import Policy
 from agentrl.policy.native_step import NativeStep, attention_kernels
-from agentrl.policy.slots import Budget, Pool, layer_shapes
+from agentrl.policy.slots import SMALLEST, Budget, Pool, Slot, layer_shapes
 from agentrl.policy.step import Piece, Step
 
 __all__ = ["KeyValueCache", "Piece", "next_logits"]
@@ -42,6 +42,9 @@ class KeyValueCache:
         self.prompts, self.tails = (Pool(shapes, like, self.budget) for _ in range(2))
         self.kernels = attention_kernels(shapes, like)
         self._last: Step | NativeStep | None = None
+        self._last_slots: list[Slot] = []
+        """Those that got one token each in the last step, if all did."""
+        self._room = self._moves = 0
 
     @property
     def has_free(self) -> bool:
@@ -52,6 +55,11 @@ class KeyValueCache:
     def bytes_per_token(self) -> int:
         """What a token's keys and values take in all layers, and in a copy of one of them while slots become more."""
         return self.prompts.bytes_per_token
+
+    def sequences_that_fit(self, tokens: int) -> int:
+        """How many of so many tokens, each with a prompt of its own, there is memory for; a slot may have up to twice
+        the room that is needed."""
+        return self.budget.limit // (self.bytes_per_token * (2 * tokens + SMALLEST) + self.logits_bytes)
 
     def widest(self, length: int) -> int:
         """New tokens that a sequence of so many may get at once, so that the scores stay bounded."""
@@ -64,23 +72,51 @@ class KeyValueCache:
         Raises:
             SamplerError: a sequence would exceed the network's context; nothing has been computed then.
         """
-        following = self._step_of(pieces)
-        if following.longest > self.model.context:
-            raise SamplerError(
-                f"a sequence of {following.longest} tokens exceeds the network's context of {self.model.context}"
-            )
-        self._last = following
-        logits_BV = self.model.advance(
-            following.ids_M, following.previous_M, following.positions_M, following.attend, following.last_B
-        )
+        self._last, self._last_slots = None, []
+        step = self._step_of(pieces)
+        logits_BV = self._compute(step)
         for piece in pieces:
             piece.slot.length += len(piece.token_ids)
+        if all(len(piece.token_ids) == 1 and piece.ends for piece in pieces):
+            self._last, self._last_slots = step, [piece.slot for piece in pieces]
+            self._room = min(slot.bucket.room - slot.length for slot in self._last_slots)
+            self._moves = self._all_moves
         return logits_BV
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether each sequence of the last step got one token, lies where it lay, and has room for another."""
+        return self._last is not None and self._room > 0 and self._moves == self._all_moves
+
+    @torch.inference_mode()
+    def go_on(self, ids: Sequence[int]) -> Tensor:
+        """As `advance`, with one more token for each sequence of the last step, where that can go on: most steps are
+        like the one before them.
+
+        Raises:
+            SamplerError: as above.
+        """
+        assert self._last is not None, "can_go_on says whether there is such a step"
+        step, self._last = self._last, None
+        step.go_on(ids)
+        logits_BV = self._compute(step)
+        for slot in self._last_slots:
+            slot.length += 1
+        self._last, self._room = step, self._room - 1
+        return logits_BV
+
+    @property
+    def _all_moves(self) -> int:
+        return self.prompts.moves + self.tails.moves
+
+    def _compute(self, step: Step | NativeStep) -> Tensor:
+        if step.longest > self.model.context:
+            raise SamplerError(
+                f"a sequence of {step.longest} tokens exceeds the network's context of {self.model.context}"
+            )
+        return self.model.advance(step.ids_M, step.previous_M, step.positions_M, step.attend, step.last_B)
+
     def _step_of(self, pieces: Sequence[Piece]) -> Step | NativeStep:
-        """Most steps are like the one before them, each conversation a token further."""
-        if self._last is not None and self._last.goes_on_with(pieces):
-            return self._last.followed_by(pieces)
         if self.kernels is not None:
             return NativeStep(pieces, self.kernels, key_numbers=self.key_numbers)
         return Step(pieces, query_heads=self.query_heads, device=self.device)

@@ -10,9 +10,11 @@
 #ifndef E
 #error "compile with -DE=(width of a head)"
 #endif
-#define TILE 16 /* keys */
+#define TILE 16 /* keys that sixteen queries meet at a time */
+#define LONG (E <= 32 ? 64 : E <= 64 ? 32 : 16) /* keys that a query alone meets at a time */
 #define LANES (E % 16 ? 8 : 16)
 #define W (E / LANES) /* vectors of a head */
+#define PAIRS (E <= 64) /* two queries at a time fit into the registers */
 #define ROWS (E <= 32 ? 8 : E <= 64 ? 4 : 2) /* results that are summed up in registers */
 
 typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -74,51 +76,112 @@ INLINE void fetch(const float *row) {
     for (int e = 0; e < E; e += 16) __builtin_prefetch(row + e);
 }
 
-/* One query over a tile of its own keys: what is read from memory is what takes time. */
-INLINE void one_query(const float *q, int64_t n, const float *keys, const float *values, float *top,
-                      float *total, float *out) {
-    float score[TILE];
-    vec query[W], even[W], odd[W];
-    int64_t t = 0;
-    for (int w = 0; w < W; w++) query[w] = *(const vec *)(q + LANES * w);
-    for (; t + 4 <= n; t += 4) {
-        vec s[4];
-        for (int i = 0; i < 4; i++) {
-            fetch(values + (t + i) * E);
-            s[i] = query[0] * *(const vec *)(keys + (t + i) * E);
-            for (int w = 1; w < W; w++) s[i] += query[w] * *(const vec *)(keys + (t + i) * E + LANES * w);
+/* Scores of four keys with a query, or with two. */
+INLINE void four(int both, const vec *first, const vec *second, const float *const *keys, float *one, float *other) {
+    vec a[4], b[4];
+    for (int i = 0; i < 4; i++) {
+        vec x = *(const vec *)keys[i];
+        a[i] = first[0] * x;
+        if (both) b[i] = second[0] * x;
+        for (int w = 1; w < W; w++) {
+            x = *(const vec *)(keys[i] + LANES * w);
+            a[i] += first[w] * x;
+            if (both) b[i] += second[w] * x;
         }
-        *(v4 *)(score + t) = sums(folded(s[0]), folded(s[1]), folded(s[2]), folded(s[3]));
     }
-    for (; t < n; t++) {
-        vec s = query[0] * *(const vec *)(keys + t * E);
-        for (int w = 1; w < W; w++) s += query[w] * *(const vec *)(keys + t * E + LANES * w);
-        v4 f = folded(s);
-        score[t] = (f[0] + f[1]) + (f[2] + f[3]);
+    *(v4 *)one = sums(folded(a[0]), folded(a[1]), folded(a[2]), folded(a[3]));
+    if (both) *(v4 *)other = sums(folded(b[0]), folded(b[1]), folded(b[2]), folded(b[3]));
+}
+
+/* Scores of `n` keys with a query, or with two that lie side by side, and -1e30 up to the next multiple of 16; as many
+   numbers from `next` are brought from memory meanwhile. */
+INLINE void scores(int both, const float *q, int64_t n, const float *keys, const float *next, float *one,
+                   float *other) {
+    vec first[W], second[W];
+    int64_t t = 0;
+    for (int w = 0; w < W; w++) {
+        first[w] = *(const vec *)(q + LANES * w);
+        if (both) second[w] = *(const vec *)(q + E + LANES * w);
     }
-    float most = *top, sum = 0.0f;
-    for (t = 0; t < n; t++) most = score[t] > most ? score[t] : most;
-    for (t = 0; t < n; t++) {
-        score[t] = exponential(score[t] - most);
-        sum += score[t];
+    for (; t + 4 <= n; t += 4) {
+        const float *at[4] = {keys + t * E, keys + (t + 1) * E, keys + (t + 2) * E, keys + (t + 3) * E};
+        for (int i = 0; i < 4; i++) fetch(next + (t + i) * E);
+        four(both, first, second, at, one + t, other + t);
     }
+    if (t < n) {
+        const float *at[4];
+        for (int i = 0; i < 4; i++) at[i] = keys + (t + i < n ? t + i : t) * E;
+        four(both, first, second, at, one + t, other + t);
+    }
+    for (t = n; t % 16; t++) {
+        one[t] = -1e30f;
+        if (both) other[t] = -1e30f;
+    }
+}
+
+/* Scores become shares of what has been summed up so far; returns what the sums before them are multiplied with. */
+INLINE float shares(int64_t n, float *score, float *top, float *total) {
+    v16 largest = *(v16 *)score, sum = {0};
+    float most = *top, added = 0.0f;
+    for (int64_t t = 16; t < n; t += 16) largest = larger(*(v16 *)(score + t), largest);
+    for (int i = 0; i < 16; i++) most = largest[i] > most ? largest[i] : most;
+    for (int64_t t = 0; t < n; t += 16) sum += *(v16 *)(score + t) = exponential16(*(v16 *)(score + t) - most);
+    for (int i = 0; i < 16; i++) added += sum[i];
     float kept = exponential(*top - most);
     *top = most;
-    *total = *total * kept + sum;
+    *total = *total * kept + added;
+    return kept;
+}
+
+/* Add the values by their shares; as many numbers from `ahead` are brought from memory meanwhile. */
+INLINE void weighed(int both, int64_t n, const float *values, const float *ahead, const float *one, const float *other,
+                    float kept_one, float kept_other, float *out) {
+    vec a[2][W], b[2][W];
     for (int w = 0; w < W; w++) {
-        even[w] = *(vec *)(out + LANES * w) * kept;
-        odd[w] = (vec){0};
-    }
-    for (t = 0; t + 2 <= n; t += 2) {
-        fetch(keys + (t + TILE) * E);
-        fetch(keys + (t + TILE + 1) * E);
-        for (int w = 0; w < W; w++) {
-            even[w] += score[t] * *(const vec *)(values + t * E + LANES * w);
-            odd[w] += score[t + 1] * *(const vec *)(values + (t + 1) * E + LANES * w);
+        a[0][w] = *(vec *)(out + LANES * w) * kept_one;
+        a[1][w] = (vec){0};
+        if (both) {
+            b[0][w] = *(vec *)(out + E + LANES * w) * kept_other;
+            b[1][w] = (vec){0};
         }
     }
-    for (int w = 0; t < n && w < W; w++) even[w] += score[t] * *(const vec *)(values + t * E + LANES * w);
-    for (int w = 0; w < W; w++) *(vec *)(out + LANES * w) = even[w] + odd[w];
+    int64_t t = 0;
+    for (; t + 2 <= n; t += 2)
+        for (int i = 0; i < 2; i++) {
+            fetch(ahead + (t + i) * E);
+            for (int w = 0; w < W; w++) {
+                vec x = *(const vec *)(values + (t + i) * E + LANES * w);
+                a[i][w] += one[t + i] * x;
+                if (both) b[i][w] += other[t + i] * x;
+            }
+        }
+    for (; t < n; t++)
+        for (int w = 0; w < W; w++) {
+            vec x = *(const vec *)(values + t * E + LANES * w);
+            a[0][w] += one[t] * x;
+            if (both) b[0][w] += other[t] * x;
+        }
+    for (int w = 0; w < W; w++) {
+        *(vec *)(out + LANES * w) = a[0][w] + a[1][w];
+        if (both) *(vec *)(out + E + LANES * w) = b[0][w] + b[1][w];
+    }
+}
+
+/* `count` queries of one token over a tile of keys; `ahead` are the keys that are wanted next. */
+INLINE void own_queries(int64_t count, const float *q, int64_t n, const float *keys, const float *values,
+                        const float *ahead, float *top, float *total, float *out) {
+    float one[LONG], other[LONG];
+    int64_t s = 0;
+    for (; PAIRS && s + 2 <= count; s += 2, q += 2 * E, out += 2 * E) {
+        scores(1, q, n, keys, values, one, other);
+        float kept = shares(n, one, top + s, total + s), kept_other = shares(n, other, top + s + 1, total + s + 1);
+        weighed(1, n, values, ahead, one, other, kept, kept_other, out);
+    }
+    for (; s < count; s++, q += E, out += E) {
+        scores(0, q, n, keys, values, one, other);
+        float kept = shares(n, one, top + s, total + s);
+        weighed(0, n, values, ahead, one, other, kept, 0.0f, out);
+    }
 }
 
 /* Sixteen queries (E, 16) over a tile of the keys that they share: each number of a key meets them all at once. */
@@ -162,7 +225,7 @@ INLINE void sixteen_queries(const float *q, int64_t n, const float *keys, const 
     }
 }
 
-/* Queries and what is known of their attention so far: the largest score, the sum of exponentials, the sum of values. */
+/* Queries, and of their attention so far the largest score, the sum of exponentials and the sum of values. */
 typedef struct {
     const float *q;
     int64_t q_stride;
@@ -194,16 +257,14 @@ INLINE void block(const Layout *at, const Queries *of, int64_t h, int64_t begin,
     }
 }
 
-/* The queries of a token that one head of keys serves, over the keys `from` to `to`. */
+/* The queries of a token that one head of keys serves, over the keys `from` to `to`; `ahead` are those wanted next. */
 INLINE void alone(const Layout *at, const Queries *of, int64_t h, int64_t m, const float *keys, const float *values,
-                  int64_t from, int64_t to) {
-    const int64_t S = at->query_heads / at->heads;
-    for (int64_t t = from > 0 ? from : 0; t < to; t += TILE)
-        for (int64_t s = 0; s < S; s++) {
-            int64_t row = m * at->query_heads + h * S + s;
-            one_query(of->q + m * of->q_stride + (h * S + s) * E, to - t < TILE ? to - t : TILE, keys + t * E,
-                      values + t * E, of->top + row, of->total + row, of->out + row * E);
-        }
+                  int64_t from, int64_t to, const float *ahead) {
+    const int64_t S = at->query_heads / at->heads, row = m * at->query_heads + h * S;
+    const float *q = of->q + m * of->q_stride + h * S * E;
+    for (int64_t t = from > 0 ? from : 0; t < to; t += LONG)
+        own_queries(S, q, to - t < LONG ? to - t : LONG, keys + t * E, values + t * E,
+                    t + LONG < to ? keys + (t + LONG) * E : ahead, of->top + row, of->total + row, of->out + row * E);
 }
 
 /* Six queries one by one cost as much as sixteen at once. */
@@ -219,8 +280,8 @@ INLINE void over_prompt(const Layout *at, const Slots *slots, const Queries *of,
         const float *values = slots->prompt_values[m] + h * at->prompt_room[m] * E;
         if (few(count, window))
             for (int64_t i = begin; i < end; i++) {
-                int64_t one = at->order[i];
-                alone(at, of, h, one, keys, values, window ? length + at->own_place[one] + 1 - window : 0, length);
+                int64_t one = at->order[i], from = window ? length + at->own_place[one] + 1 - window : 0;
+                alone(at, of, h, one, keys, values, from, length, keys);
             }
         else
             for (int64_t j = 0; j < count; j += 16)
@@ -230,7 +291,7 @@ INLINE void over_prompt(const Layout *at, const Slots *slots, const Queries *of,
 
 /* The places from `begin` to `end`, which have one slot, over what each sees of it: itself and what is before it. */
 INLINE void over_own(const Layout *at, const Slots *slots, const Queries *of, int64_t window, int64_t begin,
-                     int64_t end) {
+                     int64_t end, const float *ahead) {
     const int64_t S = at->query_heads / at->heads, m = at->order[begin], count = (end - begin) * S;
     for (int64_t h = 0; h < at->heads; h++) {
         const float *keys = slots->own_keys[m] + h * at->own_room[m] * E;
@@ -238,7 +299,8 @@ INLINE void over_own(const Layout *at, const Slots *slots, const Queries *of, in
         if (few(count, window))
             for (int64_t i = begin; i < end; i++) {
                 int64_t one = at->order[i], seen = at->own_place[one] + 1;
-                alone(at, of, h, one, keys, values, window ? seen - window : 0, seen);
+                alone(at, of, h, one, keys, values, window ? seen - window : 0, seen,
+                      h + 1 < at->heads ? keys + at->own_room[m] * E : ahead);
             }
         else
             for (int64_t j = 0; j < count; j += 16) {
@@ -249,8 +311,8 @@ INLINE void over_own(const Layout *at, const Slots *slots, const Queries *of, in
                     int64_t one = at->order[begin + r / S], row = one * at->query_heads + h * S + r % S;
                     int64_t more = at->own_place[one] + 1 - all_see;
                     if (more)
-                        one_query(of->q + one * of->q_stride + (h * S + r % S) * E, more, keys + all_see * E,
-                                  values + all_see * E, of->top + row, of->total + row, of->out + row * E);
+                        own_queries(1, of->q + one * of->q_stride + (h * S + r % S) * E, more, keys + all_see * E,
+                                    values + all_see * E, keys, of->top + row, of->total + row, of->out + row * E);
                 }
             }
     }
@@ -287,7 +349,7 @@ void attend(const Layout *at, const Slots *slots, const float *q, int64_t q_stri
     }
     for (int64_t i = begin, stop; i < end; i = stop) {
         for (stop = i + 1; stop < end && at->piece[stop] == at->piece[i];) stop++;
-        over_own(at, slots, &of, window, i, stop);
+        over_own(at, slots, &of, window, i, stop, slots->own_keys[at->order[stop < end ? stop : begin]]);
     }
     for (int64_t i = begin; i < end; i++)
         for (int64_t row = at->order[i] * H; row < at->order[i] * H + H; row++) {

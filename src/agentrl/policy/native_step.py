@@ -7,7 +7,6 @@ H heads of queries, E width of a head, L layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -22,6 +21,8 @@ from agentrl.policy.step import Piece, Step
 
 TOLERANCE = 1e-5
 """Most that attention may differ from that of torch, for keys and values of size one."""
+_OWN_PLACE = 4
+"""Row of `Places.table` that has each token's place in its own slot."""
 WORTH_A_THREAD = 2**23
 """Numbers of keys that a thread multiplies with: about a millisecond."""
 
@@ -60,7 +61,7 @@ class NativeStep:
         self.places = Places(
             table=torch.from_numpy(np.stack((order, group_P[at_order], at_order, *per_token))),
             slots=torch.from_numpy(slots.take(piece_M, axis=-1)),
-            parts=_parts(position_M[order] + 1, key_numbers),
+            parts=_parts(position_M, order, key_numbers),
         )
         self.num_tokens, self.longest = int(ends[-1]), int(position_M.max()) + 1
         ids_M = np.fromiter((token for piece in pieces for token in piece.token_ids), np.int64, self.num_tokens)
@@ -70,27 +71,16 @@ class NativeStep:
         self.ids_M, self.previous_M, self.positions_M, self.last_B = map(
             torch.from_numpy, (ids_M, previous_M, position_M, ends[asked] - 1)
         )
-        self._where = _where(pieces, 1) if self.num_tokens == len(pieces) == int(asked.sum()) else None
 
-    def goes_on_with(self, pieces: Sequence[Piece]) -> bool:
-        """Whether these are one more token for each sequence of this step, which lies where it lay."""
-        if self._where is None or len(pieces) != self.num_tokens:
-            return False
-        single = all(len(piece.token_ids) == 1 and piece.ends for piece in pieces)
-        return single and _where(pieces, 0) == self._where
-
-    def followed_by(self, pieces: Sequence[Piece]) -> NativeStep:
-        """The next step, one token further; what does not change is not laid out again."""
-        step = copy(self)
-        step.ids_M = torch.tensor([piece.token_ids[0] for piece in pieces])
-        step.previous_M = torch.tensor([piece.previous_id for piece in pieces])
-        step.positions_M, step.longest = self.positions_M + 1, self.longest + 1
-        table = self.places.table.clone()
-        table[4] += 1
-        seen_M = step.positions_M.numpy()[self._order] + 1
-        step.places = replace(self.places, table=table, parts=_parts(seen_M, self._key_numbers))
-        step._where = _where(pieces, 1)
-        return step
+    def go_on(self, ids: Sequence[int]) -> None:
+        """See `agentrl.policy.step.Step.go_on`."""
+        self.ids_M, self.previous_M = torch.tensor(ids), self.ids_M
+        self.positions_M += 1
+        self.longest += 1
+        self.places.table[_OWN_PLACE] += 1
+        if torch.get_num_threads() > 1:
+            parts = _parts(self.positions_M.numpy(), self._order, self._key_numbers)
+            self.places = replace(self.places, parts=parts)
 
     def attend(self, layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:
         """See `agentrl.policy.base.Attend`."""
@@ -98,27 +88,14 @@ class NativeStep:
         return self.kernels.attend(self.places, layer, q_MHE, k_MKE, v_MKE, window)
 
 
-def _where(pieces: Sequence[Piece], more: int) -> tuple[object, ...]:
-    """Slots, how long they are with so many tokens more, and where they and the prompts lie in memory."""
-    slots = [piece.slot for piece in pieces]
-    prompts = [piece.prompt for piece in pieces]
-    before = [*filter(None, dict.fromkeys(prompts))]
-    both = [*slots, *before]
-    rows = [slot.row for slot in both]
-    lengths = [*(slot.length + more for slot in slots), *(prompt.length for prompt in before)]
-    buckets = dict.fromkeys(slot.bucket for slot in both)
-    memory = [x.data_ptr() for bucket in buckets for layer in bucket.layers for x in layer]
-    return slots, prompts, rows, lengths, memory
-
-
-def _parts(seen_M: np.ndarray, key_numbers: int) -> Sequence[tuple[int, int]]:
-    """Ranges of tokens that look at about as many keys each, as many as there are threads and as are worth it."""
-    total = np.cumsum(seen_M)
+def _parts(position_M: np.ndarray, order: np.ndarray, key_numbers: int) -> Sequence[tuple[int, int]]:
+    """Ranges of the order that look at about as many keys each, as many as there are threads and as are worth it."""
+    total = np.cumsum(position_M[order] + 1)
     count = min(torch.get_num_threads(), max(1, int(total[-1]) * key_numbers // WORTH_A_THREAD))
     if count == 1:
-        return [(0, len(seen_M))]
+        return [(0, len(order))]
     inner = np.searchsorted(total, total[-1] * np.arange(1, count) / count)
-    bounds = [0, *inner.tolist(), len(seen_M)]
+    bounds = [0, *inner.tolist(), len(order)]
     return [(begin, end) for begin, end in pairwise(bounds) if begin < end]
 
 

@@ -11,7 +11,6 @@ tokens that are written, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -107,26 +106,16 @@ class Step:
         self._plan_own(pieces, tokens, own_M)
         self._plan_prompts(pieces, tokens, position_M)
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
-        self._places = _places(pieces, 1) if self.num_tokens == len(pieces) == int(asked.sum()) else None
 
-    def goes_on_with(self, pieces: Sequence[Piece]) -> bool:
-        """Whether these are one more token for each sequence of this step, which lies where it lay."""
-        if self._places is None or len(pieces) != self.num_tokens:
-            return False
-        single = all(len(piece.token_ids) == 1 and piece.ends for piece in pieces)
-        return single and _places(pieces, 0) == self._places
-
-    def followed_by(self, pieces: Sequence[Piece]) -> Step:
-        """The next step, one token further; what does not change is not laid out again."""
-        step, put = copy(self), self._put
-        step.ids_M = put(np.array([piece.token_ids[0] for piece in pieces]))
-        step.previous_M = put(np.array([piece.previous_id for piece in pieces]))
-        step.positions_M, step.longest = self.positions_M + 1, self.longest + 1
-        step.writes = [(bucket, token_W, row_W, place_W + 1) for bucket, token_W, row_W, place_W in self.writes]
-        step.own = [_longer(part) for part in self.own]
-        step.prompts = [part._replace(at_UN=part.at_UN + 1) for part in self.prompts]
-        step._masks, step._places = {}, _places(pieces, 1)
-        return step
+    def go_on(self, ids: Sequence[int]) -> None:
+        """Become the next step, where this one has one token of each piece and so has the next; what does not change is
+        not laid out again."""
+        self.ids_M, self.previous_M = self._put(np.array(ids)), self.ids_M
+        self.positions_M, self.longest = self.positions_M + 1, self.longest + 1
+        self.writes = [(bucket, token_W, row_W, place_W + 1) for bucket, token_W, row_W, place_W in self.writes]
+        self.own = [_longer(part) for part in self.own]
+        self.prompts = [part._replace(at_UN=part.at_UN + 1) for part in self.prompts]
+        self._masks = {}
 
     def _put(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -265,14 +254,6 @@ class Step:
                 hidden = hidden.repeat_interleave(shared, 2)
             self._masks[key] = hidden.expand(-1, -1, part.width * shared, -1)
         return self._masks[key]
-
-
-def _places(pieces: Sequence[Piece], more: int) -> list[object]:
-    """Where sequences lie, with so many tokens more in each."""
-    return [
-        (slot, slot.bucket, slot.row, slot.length + more, prompt, prompt and (prompt.bucket, prompt.row, prompt.length))
-        for slot, prompt in ((piece.slot, piece.prompt) for piece in pieces)
-    ]
 
 
 def _longer(part: _Part) -> _Part:
