@@ -70,7 +70,7 @@ def agentrl_process(tmp_path: Path) -> Command:
         arguments = [sys.executable, "-c", f"{BLOCKED}; {ENTRY}", ",".join(without), *words]
         environment = {**os.environ, "COLUMNS": "100"}
         done = subprocess.run(
-            arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         return Done(done.returncode, done.stdout, done.stderr)
 

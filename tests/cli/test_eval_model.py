@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ from agentrl.evals.folder import EvaluationFolder
 from agentrl.evals.names import Policy, Tasks
 from tests.cli.conftest import Command
 from tests.tokens.real import needs_assets
-from tests.tokens.real_models import save
+from tests.tokens.real_models import save, save_base
+from tests.tokens.templates import ALTERNATING
 
 pytestmark = needs_assets
 FEW = ("--tasks", "2", "--max-tokens", "6")
@@ -27,6 +29,12 @@ FEW = ("--tasks", "2", "--max-tokens", "6")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with the vocabulary of Qwen3."""
     return save(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without a chat template."""
+    return save_base(tmp_path_factory.mktemp("models") / "base")
 
 
 @pytest.fixture
@@ -56,6 +64,33 @@ def test_a_model_is_played_token_by_token_and_the_same_command_goes_on(model: Pa
     assert repr("\n\n") in shown
 
 
+def test_a_base_model_is_evaluated_with_a_renderer_that_is_named(base: Path, agentrl: Command) -> None:
+    words = ("eval", "bugfix-v1/small", "--policy", str(base), *FEW, "--json")
+    refused = agentrl(*words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "has no chat template" in refused.stderr
+    assert "--renderer chatml of eval and check parity" in refused.stderr
+    done = agentrl(*words, "--renderer", "chatml")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["played"] == 2
+    assert "chatml-v1(thinking=False)" in result["spec"]["harness"]
+
+
+def test_prompts_that_a_template_cannot_write_are_refused_before_anything_is_played(
+    base: Path, agentrl: Command, tmp_path: Path
+) -> None:
+    # turns must alternate and there is no system's, which the tasks have
+    strict = tmp_path / "strict"
+    shutil.copytree(base, strict)
+    (strict / "chat_template.jinja").write_text(ALTERNATING)
+    done = agentrl("eval", "bugfix-v1/small", "--policy", "./strict", *FEW)
+    assert done.returncode == 2
+    assert "./strict cannot be given bugfix-v1/small/test/0: the chat template refuses" in done.stderr
+    assert "name a renderer that writes its prompt (--renderer of a model" in done.stderr
+    assert not Path("runs").exists()
+
+
 def test_other_weights_get_another_folder(model: Path, agentrl: Command, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(model, other)
@@ -78,15 +113,23 @@ def test_other_weights_get_another_folder(model: Path, agentrl: Command, tmp_pat
         (["--policy", "submit", "--thinking"], "--thinking True is for --policy with a Hugging Face model alone"),
         (["--policy", "MODEL", "--concurrency", "2"], "--concurrency 2 is for --policy openai:NAME alone"),
         (["--policy", "BARE"], "has no tokenizer.json"),
+        (
+            ["--policy", "BASE", "--renderer", "chat-ml"],
+            "--renderer chat-ml: write auto, chatml, template (the model's own), or library:FAMILY",
+        ),
+        (["--policy", "BASE", "--renderer", "template"], "the tokenizer has no chat template"),
+        (["--policy", "submit", "--renderer", "chatml"], "--renderer chatml is for --policy with a Hugging Face model"),
+        (["--policy", "openai:x", "--renderer", "chatml"], "is for --policy with a Hugging Face model alone"),
+        (["--policy", "MODEL", "--today", "yesterday"], "--today yesterday: write a date such as 2026-01-31"),
     ],
 )
 def test_what_cannot_be_done_is_said(
-    model: Path, agentrl: Command, tmp_path: Path, words: list[str], message: str
+    model: Path, base: Path, agentrl: Command, tmp_path: Path, words: list[str], message: str
 ) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copyfile(model / "config.json", bare / "config.json")
-    words = [{"MODEL": str(model), "BARE": str(bare)}.get(word, word) for word in words]
+    words = [{"MODEL": str(model), "BARE": str(bare), "BASE": str(base)}.get(word, word) for word in words]
     done = agentrl("eval", "bugfix-v1/small", "--tasks", "2", *words)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
@@ -98,10 +141,34 @@ def test_what_cannot_be_done_is_said(
 def test_a_model_thinks_where_training_does_unless_it_is_said(
     model: Path, of_recipe: bool | None, said: bool | None, thinking: bool
 ) -> None:
+    of = {} if of_recipe is None else {"thinking": of_recipe}
+    assert settings_of(model, of, thinking=said).thinking is thinking
+    assert HuggingFaceConfig().thinking is False
+
+
+@pytest.mark.parametrize(
+    ("of_recipe", "said", "used"),
+    [
+        ({}, {}, ("auto", None)),
+        ({"renderer": "chatml"}, {}, ("chatml", None)),
+        ({}, {"renderer": "chatml", "today": "2026-01-31"}, ("chatml", "2026-01-31")),
+        ({"renderer": "chatml", "today": "2026-01-31"}, {"renderer": "template"}, ("template", "2026-01-31")),
+    ],
+)
+def test_a_model_converses_as_in_training_unless_it_is_said(
+    model: Path, of_recipe: dict[str, str], said: dict[str, str], used: tuple[str, str | None]
+) -> None:
+    found = settings_of(model, of_recipe, **said)
+    assert (found.renderer, found.today) == used
+
+
+def settings_of(model: Path, of_recipe: dict[str, Any], **said: Any) -> HuggingFaceConfig:
+    """With what a model is evaluated on a recipe that has such settings, where something is said on the command line;
+    on a task set where the recipe would have none."""
     recipe = None
-    if of_recipe is not None:
+    if of_recipe:
         found = load_recipe("qwen3-0.6b-bugfix")
-        recipe = found.model_copy(update={"hf": found.hf.model_copy(update={"thinking": of_recipe})})
+        recipe = found.model_copy(update={"hf": found.hf.model_copy(update=of_recipe)})
     asked = eval_parts.Asked(
         tasks=Tasks(level="small", recipe=recipe),
         policy=Policy(hugging_face=str(model)),
@@ -114,7 +181,6 @@ def test_a_model_thinks_where_training_does_unless_it_is_said(
         out=None,
         runs=Path("runs"),
         question=None,
-        thinking=said,
+        **said,
     )
-    assert eval_parts._of_model(asked, eval_parts.library()).hf.thinking is thinking
-    assert HuggingFaceConfig().thinking is False
+    return eval_parts._of_model(asked, eval_parts.library()).hf

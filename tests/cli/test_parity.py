@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import ModelConfig, TrainConfig
+from agentrl.cli import parity as cli_parity
+from agentrl.config import HuggingFaceConfig, ModelConfig, TrainConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.loops import parity
 from agentrl.loops.agent import make_agent
@@ -15,6 +16,7 @@ from agentrl.store import RunFolder
 from agentrl.train.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Command
 from tests.tokens.real import needs_assets
+from tests.tokens.templates import ALTERNATING, QWEN25
 
 SMALL = TrainConfig(recipe="small", model=ModelConfig(layers=1, width=32, heads=2, mlp_width=64, context=256))
 LIVELY = {"hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3}
@@ -82,6 +84,9 @@ def test_a_sampler_with_the_weights_of_another_checkpoint_is_named(
         (("--top-p", "1.5"), "top_p is 1.5"),
         (("--dtype", "int8"), "--dtype int8: write float32 or bfloat16"),
         (("--dtype", "bfloat16"), "is a TinyAgent, in float32"),
+        (("--renderer", "chatml"), "words of its own; leave out --dtype, --thinking, --renderer, --today"),
+        (("--renderer", "chat-ml"), "--renderer chat-ml: write auto, chatml, template (the model's own), or library:"),
+        (("--today", "2026-1-1"), "--today 2026-1-1: write a date such as 2026-01-31"),
     ],
     ids=str,
 )
@@ -115,6 +120,51 @@ def test_a_model_with_the_real_vocabulary_agrees(check: Command, tmp_path: Path,
     assert (done.returncode, found["within"], found["dtype"]) == (0, True, "float32")
     assert found["worst"][0]["trace_id"].startswith("bugfix-v1/small/train/0-")
     assert found["num_replies"] == 5  # three turns, and two
+
+
+@pytest.mark.parametrize("mark", [pytest.param(None, marks=needs_assets)], ids=[""])
+def test_a_base_model_is_checked_with_a_renderer_that_is_named(check: Command, tmp_path: Path, mark: None) -> None:
+    models = pytest.importorskip("tests.tokens.real_models")
+    models.save_base(tmp_path / "base", **LIVELY)
+    words = ("--model", "./base", "--tasks", "1", "--attempts", "1", "--turns", "1", "--tokens", "4", "--json")
+    refused = check(*words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "has no chat template" in refused.stderr
+    assert "--renderer chatml of eval and check parity" in refused.stderr
+    done = check(*words, "--renderer", "chatml")
+    assert (done.returncode, json.loads(done.stdout)["within"]) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("mark", [pytest.param(None, marks=needs_assets)], ids=[""])
+def test_a_template_that_prints_the_day_is_given_one(check: Command, tmp_path: Path, mark: None) -> None:
+    models = pytest.importorskip("tests.tokens.real_models")
+    dated = QWEN25.replace("You help.", "You help. Today is {{ strftime_now('%Y-%m-%d') }}.")
+    (models.save_base(tmp_path / "dated") / "chat_template.jinja").write_text(dated)
+    words = ("--model", "./dated", "--tasks", "1", "--attempts", "1", "--turns", "1", "--tokens", "4")
+    refused = check(*words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the chat template prints the day" in refused.stderr
+    assert "--today of eval and check parity" in refused.stderr
+    assert check(*words, "--today", "2026-01-31").returncode == 0
+    assert "is no date" in check(*words, "--today", "2026-02-31").stderr
+
+
+@pytest.mark.parametrize("mark", [pytest.param(None, marks=needs_assets)], ids=[""])
+def test_prompts_that_a_template_cannot_write_are_bad_input(check: Command, tmp_path: Path, mark: None) -> None:
+    models = pytest.importorskip("tests.tokens.real_models")
+    (models.save_base(tmp_path / "strict") / "chat_template.jinja").write_text(ALTERNATING)
+    done = check("--model", "./strict", "--tasks", "1", "--attempts", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "./strict cannot be given tasks of small: the chat template refuses" in done.stderr
+
+
+def test_a_renderer_that_is_named_goes_before_that_of_the_run(tmp_path: Path) -> None:
+    config = TrainConfig(recipe="chat", model=ModelConfig(name="m"), hf=HuggingFaceConfig(renderer="template"))
+    folder = RunFolder.create(tmp_path, config)
+    write_checkpoint(folder.checkpoints, "rl-000002-end", Checkpoint(weights={}, optimizer={}, state={}))
+    for given, used in ({}, "template"), ({"renderer": "chatml"}, "chatml"):
+        asked = cli_parity._asked(parity, str(folder.path), "", False, given, tmp_path)
+        assert asked.config.hf.renderer == used
 
 
 def test_help_has_an_example_and_needs_no_torch(agentrl: Command) -> None:

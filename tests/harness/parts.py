@@ -36,6 +36,20 @@ class World(ToolEnvironment):
         return [Score(name="pass", value=1.0)]
 
 
+class Talk(ToolEnvironment):
+    """No tools; a user who says the next of some sentences, and goes when there is none."""
+
+    def __init__(self, results=(), sentences=(), parallel=()):
+        super().__init__(TASK)
+        self.sentences = list(sentences)
+
+    async def respond(self, reply):
+        return Observation(content=self.sentences.pop(0)) if self.sentences else None
+
+    async def score(self, trace):
+        return [Score(name="pass", value=1.0)]
+
+
 @dataclass
 class Asked:
     """One reply: the conversation that the session held when it was asked for, and what it gave."""

@@ -28,13 +28,14 @@ class Plan:
     malformed: MalformedPolicy = field(default_factory=MalformedPolicy)
     parallel: tuple = ()
     system_prompt: str = ""
+    world: type = World
 
 
 def play(plan, renderer, session_class=Recorder):
     """The trace and the session; an attempt that failed has what happened before."""
     session, transcript = session_class([*plan.replies] * (REPLIES // len(plan.replies) + 1)), Transcript()
     loop = ToolLoop(renderer, plan.limits, plan.malformed, compaction=plan.compaction, system_prompt=plan.system_prompt)
-    world = World(plan.results, plan.sentences, plan.parallel)
+    world = plan.world(plan.results, plan.sentences, plan.parallel)
     asyncio.run(loop.run(Task(id="t", prompt=plan.prompt), world, session, transcript))
     return trace_of(transcript), session
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import HarnessConfig, TrainConfig, from_toml
+from agentrl.cli.writing import NAMES
+from agentrl.config import HarnessConfig, HuggingFaceConfig, TrainConfig, from_toml
 from agentrl.harness.chat_count import ChatCount
 from agentrl.settings.agent import TASK_SETS
 
@@ -48,6 +49,13 @@ def test_the_file_is_a_configuration_and_the_names_are_those_that_there_are():
     assert config.harness.system_prompts == {"math": "Think, and give the answer in \\boxed{}.", "bugfix": ""}
     (names,) = re.findall(r"the words of `agentrl eval`: (.*?); another", PAGE)
     assert tuple(re.findall(r"`([a-z-]+)`", names)) == TASK_SETS
+
+
+def test_the_renderers_are_those_that_may_be_named():
+    names = re.findall(r"^\| `([a-z]+(?::FAMILY)?)` \|", PAGE, flags=re.MULTILINE)
+    assert [name for name in re.split(r", or |, | \(.*?\)", NAMES) if name] == names
+    for name in names:
+        assert HuggingFaceConfig(renderer=name.replace("FAMILY", "qwen3")).renderer.startswith(name.partition(":")[0])
 
 
 def test_the_way_of_counting_is_the_one_that_is_used():

@@ -1,5 +1,6 @@
 """Small random models of Qwen3's kind with its real tokenizer, each in a folder of its own."""
 
+import json
 import shutil
 
 import torch
@@ -35,4 +36,13 @@ def save(folder, seed=0, **sizes):
     plain(seed, **sizes).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(FOLDER / name, folder / name)
+    return folder
+
+
+def save_base(folder, seed=0, **sizes):
+    """The same as base models are: nothing says how it converses."""
+    config = save(folder, seed, **sizes) / "tokenizer_config.json"
+    told = json.loads(config.read_text())
+    assert told.pop("chat_template")
+    config.write_text(json.dumps(told))
     return folder

@@ -97,6 +97,34 @@ UNOPENED = SMOLLM[: SMOLLM.index("{% if add_generation_prompt")]
 NUMBERED_TURNS = SMOLLM.replace("<|im_start|>{{ m.role }}", "<|im_start|>{{ m.role }}{{ ' of the last' if loop.last }}")
 
 
+ALTERNATING = """{%- if tools %}{% set first = (tools | tojson) + '\\n\\n' %}{% else %}{% set first = '' %}{% endif %}
+{%- set ns = namespace(user=true) %}
+{%- for m in messages %}
+{%- if m.role == 'tool' and loop.previtem is defined and loop.previtem.role == 'tool' %}{{- '\\n<tool_response>' + m.content + '</tool_response>' }}
+{%- else %}
+{%- if (m.role in ('user', 'tool')) != ns.user %}{{ raise_exception('Roles must alternate user, assistant') }}{% endif %}
+{%- set ns.user = not ns.user %}
+{{- '<|im_start|>' + ('model' if m.role == 'assistant' else 'user') + '\\n' + (first if loop.first else '') }}
+{{- '<tool_response>' + m.content + '</tool_response>' if m.role == 'tool' else m.content }}
+{%- for c in m.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' + (c.function.arguments | tojson) + '}\\n</tool_call>' }}
+{%- endfor %}
+{%- endif %}
+{%- if loop.last or m.role != 'tool' or loop.nextitem.role != 'tool' %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>model
+{% endif %}"""
+"""Results stand in a turn of the user's, behind which no other may stand."""
+
+FORGETFUL = QWEN25.replace(
+    "{%- for m in messages %}\n{%- if m.role == 'user'",
+    "{%- set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}\n{%- for m in messages[ns.last:] %}\n{%- if m.role == 'user'",
+)
+"""What stands before the last question is left out."""
+
+
 @functools.cache
 def small_tokenizer(controls, bos=None):
     """Pieces of bytes with some merges; with ``bos``, a post-processor that puts it before every text."""

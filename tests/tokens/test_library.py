@@ -186,7 +186,8 @@ def test_a_reply_that_ended_with_the_text_gets_an_end_of_turn_from_both():
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("qwen9", {}, "no renderer 'qwen9'"),
+        ("qwen9", {}, "no renderer 'qwen9'; it has .*, qwen3, "),
+        ("auto", {}, "no renderer 'auto'"),
         ("qwen3", {"volume": 1}, "no renderer 'qwen3' with {'volume': 1}"),
         ("llama-3", {}, "'llama-3' cannot use this vocabulary"),
     ],

@@ -126,7 +126,7 @@ def test_the_default_among_several_templates_is_taken():
 
 
 def test_a_refusal_names_what_to_use_instead():
-    with pytest.raises(RendererError, match=r"use LibraryRenderer \(pip install 'agentrl\[renderers\]'\)"):
+    with pytest.raises(RendererError, match=r"use LibraryRenderer .*:FAMILY; pip install 'agentrl\[renderers\]'\)"):
         TemplateRenderer(templates.small_vocabulary(templates.NUMBERED))
 
 
@@ -181,12 +181,12 @@ class TestQwen3:
         renderer = qwen3()
         assert renderer.proof.refused == {"user": "thoughts are dropped from a reply when a user message follows it"}
         with pytest.raises(
-            RendererError, match=r"thoughts are dropped .* use ChatMLRenderer, which keeps what was sampled"
+            RendererError, match=r"thoughts are dropped .* use ChatMLRenderer \(.*\), which keeps what was sampled"
         ):
             renderer.extend([user("x")], ())
 
     def test_with_thinking_off_the_template_takes_back_what_opened_the_reply(self):
-        with pytest.raises(RendererError, match="use ChatMLRenderer, which keeps what was sampled"):
+        with pytest.raises(RendererError, match=r"use ChatMLRenderer \(.*\), which keeps what was sampled"):
             TemplateRenderer(vocabulary(), options={"enable_thinking": False})
 
     @settings(max_examples=30, deadline=None)

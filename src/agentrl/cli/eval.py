@@ -21,6 +21,7 @@ from agentrl.cli.eval_parts import Asked, folder_of, library, maker
 from agentrl.cli.eval_show import Ended, Watcher, missing_share, print_results
 from agentrl.cli.interrupt import stop_on_interrupt
 from agentrl.cli.runs import DEFAULT_ROOT
+from agentrl.cli.writing import RendererName, Today, writing
 from agentrl.engine.openai import DEFAULT_URL, Endpoint
 from agentrl.errors import ConfigError, StoreError, TaskError
 from agentrl.evals.baselines import CEILING, FLOORS, no_ceiling
@@ -41,7 +42,8 @@ humanevalfix:FILE.jsonl, a data set of reasoning-gym (reasoning-gym:countdown), 
 sampled as in training; a Hugging Face model (its folder, or a name such as Qwen/Qwen3-0.6B); a model behind an
 OpenAI-compatible endpoint (openai:NAME); or a script: submit (hands in at once), random (random legal calls), reference
 (the task set's solution). A run keeps its own [harness] (prompts, compaction, times) on any tasks; a model and an
-endpoint have that of the recipe that TASKS is.
+endpoint have that of the recipe that TASKS is. --renderer says what writes the conversations of a Hugging Face model,
+in place of what such a recipe says; a base model without a chat template needs it.
 
 Attempts are kept as they come. The same command again goes on with what is missing, and with a larger --tasks or
 --attempts makes only what is new. Another policy, temperature, seed or setting gets another folder.
@@ -58,6 +60,7 @@ Examples:
   agentrl eval bugfix-tiny --policy runs/a@100 --baselines
   agentrl eval bugfix-tiny --policy runs/b --against runs/a --stop-when-decided
   agentrl eval humanevalfix:humanevalfix.jsonl --policy reference --tasks 20
+  agentrl eval bugfix-v1/small --policy Qwen/Qwen3-0.6B-Base --renderer chatml
   agentrl eval reasoning-gym:countdown --policy openai:my-model --base-url http://127.0.0.1:8000/v1 --baselines
 """
 
@@ -120,6 +123,8 @@ def run(
     max_tokens: MaxTokens = None,
     thinking: Thinking = None,
     dtype: Dtype = None,
+    renderer: RendererName = None,
+    today: Today = None,
     concurrency: Concurrency = None,
     max_missing: MaxMissing = 0.05,
     out: Out = None,
@@ -143,7 +148,7 @@ def run(
             question=_question(against, target, margin, stop_when_decided, runs),
         )
         asked = _with_threshold(asked, threshold)
-        asked = _with_model(asked, max_tokens=max_tokens, thinking=thinking, dtype=dtype)
+        asked = _with_model(asked, max_tokens=max_tokens, thinking=thinking, dtype=dtype, **writing(renderer, today))
         asked = _with_endpoint(asked, base_url, os.environ.get(api_key_env, ""), concurrency)
     _evaluate_and_tell(asked, baselines=baselines, as_json=as_json, max_missing=max_missing)
 

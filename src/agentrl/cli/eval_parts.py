@@ -55,6 +55,8 @@ class Asked:
     max_tokens: int = 8192
     thinking: bool | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    renderer: str | None = None
+    today: str | None = None
 
 
 def library() -> Any:
@@ -146,7 +148,12 @@ def _of_model(asked: Asked, parts_of: Any) -> TrainConfig:
             recipe="model",
             tasks=tasks.model_copy(update={"max_reply": min(asked.max_tokens, context // 2)}),
             model=ModelConfig(name=name, context=context),
-            hf=HuggingFaceConfig(thinking=thinking, dtype=asked.dtype, renderer=trained.renderer, today=trained.today),
+            hf=HuggingFaceConfig(
+                thinking=thinking,
+                dtype=asked.dtype,
+                renderer=asked.renderer or trained.renderer,
+                today=asked.today or trained.today,
+            ),
             harness=HarnessConfig() if recipe is None else recipe.harness,
             sandbox=SandboxConfig() if recipe is None else recipe.sandbox,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from agentrl.cli import BadInput, bad_input_for
 from agentrl.cli.runs import DEFAULT_ROOT
+from agentrl.cli.writing import RendererName, Today, writing
 from agentrl.errors import ConfigError, SamplerError, StoreError, TaskError
 from agentrl.evals.names import parse_policy
 from agentrl.types import Sampling
@@ -32,7 +34,8 @@ One token may differ by 0.001 nats in float32 and by 1 in bfloat16, the mean of 
 random Qwen3 model of 15 million parameters with the real vocabulary: 2.3e-5 and 0.38, the mean 4.8e-6 and 0.045.
 
 MODEL is the folder of a Hugging Face model or its name, on tasks of bugfix-v1/small; or a run (RUN, RUN@STEP,
-RUN@before), on its own tasks and sampled as in its training.
+RUN@before), on its own tasks and sampled as in its training, where nothing else is said here. A base model that has no
+chat template needs a --renderer.
 
 --engine vllm checks servers that run already (vLLM 0.32), one --url for each. As in training, the weights of MODEL are
 published to them first, and they keep these. Start each, where agentrl can be imported, with VLLM_SERVER_DEV_MODE=1 in
@@ -51,6 +54,7 @@ Exit status: 0 within the tolerance, 1 beyond it, 2 bad input, or a server that 
 \b
 Examples:
   agentrl check parity --model Qwen/Qwen3-0.6B --dtype bfloat16
+  agentrl check parity --model Qwen/Qwen3-0.6B-Base --renderer chatml
   agentrl check parity --model latest --temperature 0.7 --top-p 0.9
   agentrl check parity --model runs/a@100 --json
   agentrl check parity --model Qwen/Qwen3-0.6B --engine vllm --url http://127.0.0.1:8000 --context 4096
@@ -70,6 +74,8 @@ def parity(
     context: int = typer.Option(None, metavar="N", help="Longest conversation in tokens; that of MODEL by default."),
     dtype: str = typer.Option("", metavar="TYPE", help="Of a Hugging Face model's weights: float32 or bfloat16."),
     thinking: bool = typer.Option(False, "--thinking", help="A Hugging Face model reasons before it replies."),
+    renderer: RendererName = None,
+    today: Today = None,
     temperature: float = typer.Option(None, metavar="T", help="Of sampling; that of the run, or 1."),
     top_p: float = typer.Option(None, metavar="P", help="Sample from the likeliest tokens of this probability."),
     top_k: int = typer.Option(None, metavar="K", help="Sample from so many of the likeliest tokens; 0 for all."),
@@ -89,6 +95,7 @@ def parity(
         if value < smallest:
             raise BadInput(f"--{name} {value}: write {smallest} or more")
     servers = _servers(engine, url, served_name, folder, api_key_env)
+    written = writing(renderer, today)
     drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     library = _library()
     if engine not in library.ENGINES:
@@ -97,7 +104,7 @@ def parity(
             "says which ids it drew, and reports their log-probabilities"
         )
     with bad_input_for(ConfigError, StoreError, TaskError, SamplerError):
-        asked = _asked(library, model, dtype, thinking, runs)
+        asked = _asked(library, model, dtype, thinking, written, runs)
         asked = replace(asked, sampling=_sampling(asked.sampling, drawn), engine=engine, context=context)
         asked = replace(asked, servers=library.Servers(**servers))
         found = library.check(
@@ -138,8 +145,8 @@ def _library() -> Any:
         raise BadInput(f"torch cannot be imported ({error}); install it: pip install 'torch>=2.9'") from error
 
 
-def _asked(library: Any, model: str, dtype: str, thinking: bool, runs: Path) -> Any:
-    """The model or the run that is meant."""
+def _asked(library: Any, model: str, dtype: str, thinking: bool, written: Mapping[str, str], runs: Path) -> Any:
+    """The model or the run that is meant, with what is given here in place of the run's own."""
     if dtype and dtype not in DTYPES:
         raise BadInput(f"--dtype {dtype}: write {' or '.join(DTYPES)}")
     try:
@@ -150,16 +157,17 @@ def _asked(library: Any, model: str, dtype: str, thinking: bool, runs: Path) -> 
             "the name of a Hugging Face model"
         ) from error
     if policy.hugging_face:
-        config = library.model_config(policy.hugging_face, dtype=dtype or DTYPES[0], thinking=thinking)
+        config = library.model_config(policy.hugging_face, dtype=dtype or DTYPES[0], thinking=thinking, **written)
         return library.Asked(config=config, sampling=Sampling())
     if policy.run is None:
         raise BadInput(f"--model {model}: it has no weights here; name a run, or a Hugging Face model")
     config = policy.run.config
-    if config.model.is_tiny and (dtype or thinking):
+    if config.model.is_tiny and (dtype or thinking or written):
         raise BadInput(
-            f"--model {model} is a TinyAgent, in float32 and without thoughts; leave out --dtype, --thinking"
+            f"--model {model} is a TinyAgent, in float32, without thoughts, and with words of its own; leave out "
+            "--dtype, --thinking, --renderer, --today"
         )
-    given = {"dtype": dtype or config.hf.dtype, "thinking": thinking or config.hf.thinking}
+    given = {"dtype": dtype or config.hf.dtype, "thinking": thinking or config.hf.thinking, **written}
     config = config.model_copy(update={"hf": config.hf.model_copy(update=given)})
     checkpoint = library.find_checkpoint(policy.run, policy.step)
     return library.Asked(config=config, checkpoint=checkpoint, sampling=config.rl.sampling)

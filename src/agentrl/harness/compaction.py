@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, RendererError
 from agentrl.harness.conversation import Conversation, Reply, Writer
 from agentrl.types import Message
 
 Kind = Literal["none", "drop_results", "summarize"]
+KINDS: tuple[Kind, ...] = ("drop_results", "summarize", "none")
+"""The nearest to any other first."""
 
 MARKER = "[This result was removed to make room. Call the tool again if you need it.]"
 REQUEST = (
@@ -61,17 +63,28 @@ class Compaction:
         """Refuse what could not work, before anything is played.
 
         Raises:
-            RendererError: the renderer cannot write what is put into a conversation.
+            RendererError: the renderer cannot write what is put into a conversation; what works instead is said.
             ConfigError: a summary that does not fit into so many tokens of context.
         """
-        if self.kind == "drop_results":
-            writer.renderer.extend([Message(role="tool", content=self.marker)], ())
-        if self.kind != "summarize":
-            return
-        held = self.num_held(writer)
-        writer.follow(_silent(), [Message(role="user", content=self.go_on)])
-        if held >= context:
+        refusal = self._refusal(writer)
+        if refusal is not None:
+            others = [replace(self, kind=kind) for kind in KINDS if kind != self.kind]
+            instead = next(other.kind for other in others if other._refusal(writer) is None)
+            raise RendererError(f"{refusal}; or set compaction to {instead}") from refusal
+        if self.kind == "summarize" and (held := self.num_held(writer)) >= context:
             raise ConfigError(self.too_long(held, context))
+
+    def _refusal(self, writer: Writer) -> RendererError | None:
+        """Why the renderer cannot write what is put into a conversation; None where it can."""
+        try:
+            if self.kind == "drop_results":
+                writer.renderer.extend([Message(role="tool", content=self.marker)], ())
+            if self.kind == "summarize":
+                self.num_held(writer)
+                writer.follow(_silent(), [Message(role="user", content=self.go_on)])
+        except RendererError as error:
+            return error
+        return None
 
     def too_long(self, held: int, context: int) -> str:
         """What is wrong with a summary for which so many tokens are held back of a context that has no more."""

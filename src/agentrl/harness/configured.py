@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentrl.config import HarnessConfig, TrainConfig
+from agentrl.errors import ConfigError, RendererError
 from agentrl.harness.chat import ChatLoop
 from agentrl.harness.compaction import Compaction
 from agentrl.harness.limits import Limits
@@ -19,18 +20,22 @@ def configured_loop(renderer: Renderer, config: TrainConfig) -> ToolLoop:
         config: of the run.
 
     Raises:
-        ConfigError: the context has no room for a summary.
-        RendererError: the renderer cannot write what compaction puts into a conversation.
+        ConfigError: the context has no room for a summary, or the renderer cannot write what compaction puts into a
+            conversation.
     """
     settings = config.harness
-    return ToolLoop(
-        renderer,
-        _limits(settings, config.tasks.max_turns, config.tasks.max_reply, config.model.context),
-        malformed_policy(settings),
-        compaction=_compaction(settings),
-        system_prompt=settings.system_prompt,
-        system_prompts=settings.system_prompts,
-    )
+    limits = _limits(settings, config.tasks.max_turns, config.tasks.max_reply, config.model.context)
+    try:
+        return ToolLoop(
+            renderer,
+            limits,
+            malformed_policy(settings),
+            compaction=_compaction(settings),
+            system_prompt=settings.system_prompt,
+            system_prompts=settings.system_prompts,
+        )
+    except RendererError as error:
+        raise ConfigError(f"harness.compaction {settings.compaction}: {error}") from error
 
 
 def configured_chat_loop(settings: HarnessConfig, *, turns: int, reply: int, context: int) -> ChatLoop:

@@ -7,11 +7,12 @@ messages are replaced, only their own segments are written again: replies stay t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from agentrl.errors import RendererError
 from agentrl.harness.transcript import Span
 from agentrl.protocols import Renderer
 from agentrl.types import Message, ToolSpec
@@ -81,6 +82,33 @@ class Rewriter(Protocol):
         ...
 
 
+def ways(messages: Sequence[Message], *, spoken: bool) -> Iterator[Sequence[Message]]:
+    """The ways to say the same behind a reply, the plainest first: as it is, and for templates in which turns must
+    alternate, with a user's message at the end of the one before it.
+
+    Args:
+        messages: of tools and users.
+        spoken: also as the user's words alone, for templates that know no tools: what a policy is told there is that
+            the tool which it called does not exist.
+    """
+    yield messages
+    if joined := _joined(messages):
+        yield joined
+    if spoken and any(message.role == "tool" for message in messages):
+        yield from ways([replace(message, role="user", tool_call_id=None) for message in messages], spoken=False)
+
+
+def _joined(messages: Sequence[Message]) -> Sequence[Message]:
+    """With each user's message at the end of the one before it; nothing where none stands behind another."""
+    found: list[Message] = []
+    for message in messages:
+        if found and message.role == "user":
+            found[-1] = replace(found[-1], content=f"{found[-1].content}\n\n{message.content}")
+        else:
+            found.append(message)
+    return found if len(found) < len(messages) else ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Writer:
     """Writes conversations with a renderer and the tools that may be called."""
@@ -97,14 +125,24 @@ class Writer:
         return Conversation(segments=(self._written(None, messages),), fresh=len(messages))
 
     def follow(self, conversation: Conversation, messages: Sequence[Message]) -> tuple[Conversation, str | None]:
-        """Append messages to a conversation that ends with a reply.
+        """Append messages to a conversation that ends with a reply, in the first of `ways` that the renderer takes.
 
         Returns:
             The conversation, and why the template writes what was before otherwise; None where it only appends.
 
         Raises:
-            RendererError: the renderer cannot write the messages there.
+            RendererError: the renderer cannot write the messages there, in any way; it says why not as they are.
         """
+        refusal: RendererError | None = None
+        for way in ways(messages, spoken=not self.tools):
+            try:
+                return self._follow(conversation, way)
+            except RendererError as error:
+                refusal = refusal or error
+        assert refusal is not None, "as they are is a way"
+        raise refusal
+
+    def _follow(self, conversation: Conversation, messages: Sequence[Message]) -> tuple[Conversation, str | None]:
         *before, last = conversation.segments
         assert last.reply is not None, "a conversation goes on behind a reply"
         if self._rewriter is not None:

@@ -61,7 +61,8 @@ def check_tools(agent: Agent, name: str) -> None:
         ConfigError: its chat template has no place for them.
     """
     try:
-        agent.renderer.render([Message(role="user", content="Repair a.py.")], BugFixEnvironment.tool_specs())
+        opening = [Message(role="system", content="You repair."), Message(role="user", content="Repair a.py.")]
+        agent.renderer.render(opening, BugFixEnvironment.tool_specs())
         agent.renderer.extend([Message(role="tool", content="1 passed")], ())
     except RendererError as error:
         raise ConfigError(f"model.name {name}: the tasks need tools, and {error}") from error

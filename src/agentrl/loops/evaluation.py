@@ -15,7 +15,7 @@ import torch
 
 from agentrl.config import HarnessConfig, TrainConfig
 from agentrl.engine.openai import Endpoint, OpenAIPolicy
-from agentrl.errors import StoreError
+from agentrl.errors import ConfigError, RendererError, StoreError
 from agentrl.evals.baselines import CONTEXT, Player, player, scripted_harness
 from agentrl.evals.folder import Spec
 from agentrl.evals.running import Opener
@@ -105,9 +105,11 @@ def run_parts(
         seed: of the attempts' draws.
 
     Raises:
+        ConfigError: the policy's template cannot write the prompts of these tasks.
         StoreError: the checkpoint is damaged.
         SamplerError: a negative temperature.
     """
+    _check_prompt(context, task_set, word)
     if checkpoint is None:
         version, weights = 0, f"{word.strip('/').replace('/', '-')} {_digest(context.model)}"
     else:
@@ -142,6 +144,18 @@ def run_parts(
         sandbox=context.sandbox,
         agent=context.agent,
     )
+
+
+def _check_prompt(context: RunContext, task_set: TaskSet, word: str) -> None:
+    """Refuse tasks of which every attempt would fail at its beginning."""
+    task = task_set[0]
+    try:
+        context.renderer.render(context.harness.prompt(task), task.tools)
+    except RendererError as error:
+        raise ConfigError(
+            f"{word} cannot be given {task.id}: {error}; name a renderer that writes its prompt (--renderer "
+            "of a model, hf.renderer of a run)"
+        ) from error
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:

@@ -91,8 +91,17 @@ ENGINES: Mapping[str, Callable[[Asked, Agent], AbstractContextManager[Sampler]]]
 """What opens each sampler that can be checked: it takes the trainer's policy and publishes its weights."""
 
 
-def model_config(name: str, *, dtype: str, thinking: bool) -> TrainConfig:
+def model_config(
+    name: str, *, dtype: str, thinking: bool, renderer: str = "auto", today: str | None = None
+) -> TrainConfig:
     """The configuration of a Hugging Face model that talks about tasks of ``bugfix-v1/small``.
+
+    Args:
+        name: of the model, or its folder.
+        dtype: of the weights.
+        thinking: whether it may reason before it replies.
+        renderer: what writes its conversations, as ``hf.renderer``.
+        today: the date that some templates print, as ``hf.today``.
 
     Raises:
         ConfigError: its configuration cannot be had.
@@ -101,7 +110,9 @@ def model_config(name: str, *, dtype: str, thinking: bool) -> TrainConfig:
         recipe="parity",
         tasks=TasksConfig(level="small", report="full"),
         model=ModelConfig(name=name, context=min(model_context(name), LONGEST_CONTEXT)),
-        hf=HuggingFaceConfig.model_validate({"dtype": dtype, "thinking": thinking}),
+        hf=HuggingFaceConfig.model_validate(
+            {"dtype": dtype, "thinking": thinking, "renderer": renderer, "today": today}
+        ),
     )
 
 
@@ -109,7 +120,7 @@ def check(asked: Asked) -> Parity:
     """Sample, score again, report.
 
     Raises:
-        ConfigError: the model cannot be had.
+        ConfigError: the model cannot be had, or its template cannot write the prompts.
         StoreError: a checkpoint is damaged.
         TaskError: there are not so many tasks.
         SamplerError: the sampler failed or is not the one that was asked for, or a prompt leaves no room for a reply.
@@ -126,7 +137,7 @@ def check(asked: Asked) -> Parity:
         conversations = asyncio.run(conversations_on(gym, agent.renderer, asked.turns))
     finally:
         gym.close()
-    with ENGINES[asked.engine](asked, agent) as sampler:
+    with ENGINES[asked.engine](asked, agent) as sampler, _prompts_of(asked):
         return parity(
             agent.model,
             sampler,
@@ -141,6 +152,18 @@ def check(asked: Asked) -> Parity:
             earlier=() if asked.checkpoint is None else earlier_weights(asked.checkpoint.parent, asked.checkpoint.name),
             reencode=_reencode(agent),
         )
+
+
+@contextmanager
+def _prompts_of(asked: Asked) -> Iterator[None]:
+    """Whoever asks for a check has chosen what writes its prompts."""
+    try:
+        yield
+    except RendererError as error:
+        raise ConfigError(
+            f"{asked.config.model.name} cannot be given tasks of {asked.config.tasks.level}: {error}; name a renderer "
+            "that writes their prompts (--renderer)"
+        ) from error
 
 
 async def conversations_on(task_set: TaskSet, renderer: Renderer, turns: int) -> list[Conversation]:

@@ -66,7 +66,8 @@ def _instead(lacking: Sequence[str]) -> str:
     if not lacking:
         return (
             ", so nothing says how it converses; put a chat_template.jinja beside its tokenizer.json, or set "
-            "hf.renderer to chatml, whose control tokens its vocabulary has"
+            "hf.renderer to chatml (--renderer chatml of eval and check parity), whose control tokens its vocabulary "
+            "has"
         )
     return (
         f", and its vocabulary lacks the control tokens of ChatML ({', '.join(lacking)}); take a model that was made "

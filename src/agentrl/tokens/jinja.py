@@ -83,7 +83,8 @@ def _source(template: Any) -> str:
     if not template:
         raise RendererError(
             "the tokenizer has no chat template; a base model needs one that fits it: put it beside the tokenizer as "
-            "chat_template.jinja, or use ChatMLRenderer where the vocabulary has <|im_start|> and <|im_end|>"
+            "chat_template.jinja, or use ChatMLRenderer (hf.renderer or --renderer chatml) where the vocabulary has "
+            "<|im_start|> and <|im_end|>"
         )
     return str(template)
 
@@ -93,7 +94,10 @@ def _with_date(source: str, today: date | None) -> str:
     if _CLOCK.search(source) is None:
         return source
     if today is None:
-        raise RendererError("the chat template prints the day; fix it for all runs: today=datetime.date(2026, 1, 1)")
+        raise RendererError(
+            "the chat template prints the day; fix it for all runs: today=datetime.date(2026, 1, 1), which is hf.today "
+            "in a configuration and --today of eval and check parity"
+        )
     return _CLOCK.sub(lambda found: f"{found[1]}{today.strftime(found[2])}{found[1]}", source)
 
 

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from agentrl.errors import RendererError
 from agentrl.tokens.vocabulary import Vocabulary
 
+_OF_NO_FAMILY = {"auto", "default", "custom"}
+
 
 def create(vocabulary: Vocabulary, family: str, options: Mapping[str, Any]) -> tuple[str, Any]:
     """The library's version and its renderer.
@@ -27,6 +29,8 @@ def create(vocabulary: Vocabulary, family: str, options: Mapping[str, Any]) -> t
         from renderers import configs
     except ImportError as error:
         raise ImportError(f"this needs the package renderers: pip install 'agentrl[renderers]' ({error})") from error
+    if family not in families():
+        raise RendererError(f"the library has no renderer {family!r}; it has {', '.join(families())}")
     try:
         config = TypeAdapter(configs.RendererConfig).validate_python({"name": family, **options})
         return renderers.__version__, renderers.create_renderer(Tokenizer(vocabulary), config)
@@ -42,12 +46,24 @@ def options_of(family: str) -> frozenset[str]:
     Raises:
         ImportError: the package is not installed.
     """
+    found = _kinds().get(family)
+    return frozenset() if found is None else frozenset(found.model_fields)
+
+
+def families() -> tuple[str, ...]:
+    """The families whose templates the library has written by hand, sorted. Its other names look for a template.
+
+    Raises:
+        ImportError: the package is not installed.
+    """
+    return tuple(sorted(_kinds().keys() - _OF_NO_FAMILY))
+
+
+def _kinds() -> dict[str, Any]:
+    """The class of settings of each of the library's renderers, by name."""
     from renderers import configs  # optional, as above
 
-    kinds: tuple[Any, ...] = get_args(get_args(configs.RendererConfig)[0])
-    return frozenset(
-        name for kind in kinds if kind.model_fields["name"].default == family for name in kind.model_fields
-    )
+    return {kind.model_fields["name"].default: kind for kind in get_args(get_args(configs.RendererConfig)[0])}
 
 
 class Tokenizer:

@@ -93,8 +93,11 @@ def prove(template: ChatTemplate) -> Proof:
 def nearest(template: ChatTemplate) -> str:
     """What to use where a template cannot be."""
     if "<|im_start|>" in template.vocabulary.controls and "<think>" in template.vocabulary.controls:
-        return "use ChatMLRenderer, which keeps what was sampled"
-    return "use LibraryRenderer (pip install 'agentrl[renderers]'), or a template that appends"
+        return "use ChatMLRenderer (hf.renderer or --renderer chatml), which keeps what was sampled"
+    return (
+        "use LibraryRenderer (hf.renderer or --renderer library:FAMILY; pip install 'agentrl[renderers]'), or a "
+        "template that appends"
+    )
 
 
 def _check_encoding(template: ChatTemplate) -> None:
