@@ -10,6 +10,7 @@ from agentrl.errors import TrainerError
 from agentrl.loops.context import RunContext
 from agentrl.loops.rl import reinforce
 from agentrl.loops.run import train
+from agentrl.policy import compiled
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
 from agentrl.types import Score
@@ -284,3 +285,19 @@ def reinforce_with_some_reward(context):
 
     task_set.environment = rewarded
     reinforce(context)
+
+
+def test_a_run_tells_once_what_could_not_be_compiled(tmp_path, monkeypatch):
+    heard = []
+
+    class Listening(Reporter):
+        def note(self, text):
+            heard.append(text)
+
+    small = {"warm_start": {"steps": 1}, "rl": {"steps": 0}, "eval": {"tasks": 0}}
+    config = TrainConfig.model_validate({**SMALL.model_dump(), **small})
+    for known in ([], ["no compiler"]):
+        monkeypatch.setattr(compiled, "_known", dict.fromkeys(known))
+        folder = RunFolder.create(tmp_path, config)
+        assert train(config, folder, Listening(), resume=False)["notes"] == known
+    assert heard.count("no compiler") == 1

@@ -18,6 +18,8 @@ from agentrl.loops.rl import reinforce
 from agentrl.loops.rl_async import reinforce_async
 from agentrl.loops.sampling import told_of_memory
 from agentrl.loops.sft import warm_start
+from agentrl.policy import compiled
+from agentrl.policy.base import Policy
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import newest_whole
 from agentrl.ui.live import Reporter
@@ -40,7 +42,7 @@ def train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume:
         AgentRLError: of the boundary that failed; a StoreError with the last good checkpoint when nothing can be
             written any more, because the disk is full or the folder cannot be written.
     """
-    with _naming_the_last_good(folder):
+    with _naming_the_last_good(folder), compiled.telling(reporter.note):
         return _train(config, folder, reporter, resume=resume)
 
 
@@ -113,9 +115,16 @@ def summarize(run: RunContext) -> dict[str, Any]:
         "tokens_sampled": progress.tokens_sampled,
         "parameters": run.model.num_parameters,
         "resident_mib": run.resident_mib(),
+        "notes": _notes(run.model),
         "sandbox": {name: run.sandbox[name] for name in ("backend", "level")},
         "eval": {name: _plain(interval) for name, interval in measured.items()},
     }
+
+
+def _notes(model: Policy) -> list[str]:
+    """What to know of how it was computed; nothing where all is as usual."""
+    choice = model.sampling_choice
+    return [*compiled.problems(), *([str(choice)] if choice is not None and choice.trials else [])]
 
 
 def _trained(config: TrainConfig) -> str:

@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from agentrl.errors import StoreError
 from agentrl.train.packing import Batch
+
+if TYPE_CHECKING:
+    from agentrl.policy.choice import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +63,12 @@ class Policy(nn.Module, ABC):
     Attributes:
         value: the value head, from width to 1, or None.
         sampling_threads: how many threads sampling is worth; None for all.
+        sampling_choice: which forward pass sampling takes, where there are several, once an engine was made.
     """
 
     value: nn.Linear | None
     sampling_threads: int | None = None
+    sampling_choice: Choice | None = None
 
     @abstractmethod
     def forward(self, batch: Batch) -> Output:

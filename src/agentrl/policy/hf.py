@@ -20,10 +20,11 @@ from torch.nn.functional import linear
 
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.policy.base import Attend, Output, Policy
+from agentrl.policy.choice import choose_forward
 from agentrl.policy.comparison import compare, longest_window
 from agentrl.policy.masked import Masks, masked_attention
 from agentrl.policy.packed import GroupSpan, chosen_attention, chosen_groups, group_spans, packed_attention
-from agentrl.policy.plain import Forward, plain_forward
+from agentrl.policy.plain import Forward
 from agentrl.policy.plain_training import PlainTraining, plain_training
 from agentrl.train.packing import Batch
 
@@ -124,16 +125,13 @@ class HuggingFacePolicy(Policy):
     ) -> Tensor:
         """The forward pass over new tokens of several conversations; see `Policy.advance`."""
         if self._sampling is None:
-            self._sampling = plain_forward(_decoder(self.model), self._through_own_layers)
+            self.sampling_choice = choose_forward(_decoder(self.model), _own_layers)
+            self._sampling = self.sampling_choice.forward
         hidden_MD = self._sampling(ids_M, positions_M, attend)
         return self._logits(hidden_MD.index_select(0, last_B))
 
     def _through_own_layers(self, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:
-        out = self.model.base_model(
-            input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, packed=_Sampled(attend)
-        )
-        hidden_MD: Tensor = out.last_hidden_state[0]
-        return hidden_MD
+        return _own_layers(_decoder(self.model), ids_M, positions_M, attend)
 
     def _logits(self, hidden_BD: Tensor) -> Tensor:
         """As the trainer computes them: half precision in float32, since bfloat16 has three digits and logits need
@@ -250,6 +248,13 @@ def _attention(
 
 
 AttentionInterface.register(ATTENTION, _attention)
+
+
+def _own_layers(base: Any, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:
+    """Hidden states (M, D) of new tokens while sampling, as the model's own code computes them."""
+    out = base(input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, packed=_Sampled(attend))
+    hidden_MD: Tensor = out.last_hidden_state[0]
+    return hidden_MD
 
 
 # What is taken and what is refused.

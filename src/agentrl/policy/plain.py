@@ -11,14 +11,15 @@ layers are taken.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
 
 from agentrl.policy.base import Attend
-from agentrl.policy.native import Kernels, Turns, kernels
+from agentrl.policy.compiled import refuse
+from agentrl.policy.native import SOURCE, Kernels, Turns, kernels
 
 PLAIN_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 """Model types whose layers are computed here."""
@@ -37,28 +38,64 @@ def plain_forward(base: Any, own: Forward) -> Forward:
         base: the model without its output projection.
         own: its own layers.
     """
-    if not _is_plain(base):
+    if not is_plain(base):
         return own
-    quick = _Plain(base)
     if base.device.type == "meta":
-        return quick
-    found = kernels(base.layers[0].self_attn.head_dim) if base.device.type == "cpu" else None
-    ways: list[Forward] = [*([_Compiled(base, found)] if found else []), quick]
-    return next((way for way in ways if _agree(base, way, own)), own)
+        return _Plain(base)
+    for way in plain_ways(base):
+        if _agree(base, way, own):
+            return way
+        if isinstance(way, _Compiled):
+            refuse(SOURCE, "the model's own layers")
+    return own
 
 
-def _is_plain(base: Any) -> bool:
-    config = base.config
-    floats = {parameter.dtype for parameter in base.parameters()} == {torch.float32}
-    return config.model_type in PLAIN_TYPES and config.hidden_act == "silu" and floats
+def plain_ways(base: Any) -> list[_Plain | _Compiled]:
+    """The forward passes that can be had for a model that `is_plain`, the quickest first."""
+    here = base.device.type == "cpu" and base.dtype == torch.float32
+    found = kernels(base.layers[0].self_attn.head_dim) if here else None
+    return [*([_Compiled(base, found)] if found else []), _Plain(base)]
+
+
+def is_plain(base: Any, dtypes: frozenset[torch.dtype] = frozenset({torch.float32})) -> bool:
+    """Whether a decoder's type is one of those that are computed here, with weights of these types alone."""
+    config, found = base.config, {parameter.dtype for parameter in base.parameters()}
+    return config.model_type in PLAIN_TYPES and config.hidden_act == "silu" and found <= dtypes
+
+
+def _agree(base: Any, quick: Forward, own: Forward) -> bool:
+    ours, theirs = probe(base, quick), probe(base, own)
+    return same_numbers(ours.hidden_MD, theirs.hidden_MD) and ours.windows == theirs.windows
+
+
+def same_numbers(ours: Tensor, theirs: Tensor) -> bool:
+    """Within `TOLERANCE`; never of what is not finite."""
+    return bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
+
+
+class Probe(NamedTuple):
+    """What a forward pass gave.
+
+    Attributes:
+        hidden_MD: the hidden states.
+        windows: each layer in the order in which it attended, and how far it saw.
+    """
+
+    hidden_MD: Tensor
+    windows: list[tuple[int, int | None]]
 
 
 @torch.no_grad()
-def _agree(base: Any, quick: Forward, own: Forward) -> bool:
-    """Compare on a few tokens, each of which attends to itself and the one before, and how far each layer sees."""
-    count = min(24, base.config.vocab_size)
-    ids = torch.arange(count, device=base.device)
-    positions = 3 * ids % 40
+def probe(base: Any, way: Forward, *, count: int = 24, first: int = 0) -> Probe:
+    """Compute a few tokens, each of which attends to itself and the one before.
+
+    Args:
+        base: the model without its output projection.
+        way: computes them.
+        count: how many.
+        first: the first of their ids; they go up from there.
+    """
+    place_M = torch.arange(count, device=base.device)
     windows: list[tuple[int, int | None]] = []
 
     def attend(layer: int, q_MHE: Tensor, k_MKE: Tensor, v_MKE: Tensor, *, window: int | None = None) -> Tensor:
@@ -68,13 +105,13 @@ def _agree(base: Any, quick: Forward, own: Forward) -> bool:
         share = torch.sigmoid((q_MHE * (k_MHE - k_MHE.roll(1, 0))).sum(-1, keepdim=True))
         return (share * v_MHE + (1 - share) * v_MHE.roll(1, 0)).flatten(1)
 
-    ours, theirs = quick(ids, positions, attend), own(ids, positions, attend)
-    near = (ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max()
-    return bool(near) and windows[: len(windows) // 2] == windows[len(windows) // 2 :]
+    return Probe(way((first + place_M) % base.config.vocab_size, 3 * place_M % 40, attend), windows)
 
 
 class _Plain:
     """See `plain_forward`."""
+
+    name = "plain operations"
 
     def __init__(self, base: Any) -> None:
         self.base = base
@@ -82,22 +119,18 @@ class _Plain:
     def __call__(self, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:
         base = self.base
         x_MD = base.embed_tokens(ids_M)
-        cos, sin = (x[0, :, None] for x in base.rotary_emb(x_MD[None], positions_M[None]))
-        half = cos.shape[-1] // 2
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        turns = signed_turns(base, x_MD, positions_M)
         for number, layer in enumerate(base.layers):
-            attention, mlp = layer.self_attn, layer.mlp
-            q, k, v = _project(attention, _norm(layer.input_layernorm, x_MD))
-            q, k = (x * cos + x.roll(half, -1) * sin for x in (q, k))
-            window = getattr(attention, "sliding_window", None)
-            x_MD = x_MD + attention.o_proj(attend(number, q * attention.scaling, k, v, window=window))
-            hidden = _norm(layer.post_attention_layernorm, x_MD)
-            x_MD = x_MD + mlp.down_proj(torch.nn.functional.silu(mlp.gate_proj(hidden)).mul_(mlp.up_proj(hidden)))
-        return _norm(base.norm, x_MD)
+            q, k, v = before_attention(layer, x_MD, *turns)
+            attended = attend(number, q, k, v, window=getattr(layer.self_attn, "sliding_window", None))
+            x_MD = after_attention(layer, x_MD, attended)
+        return normed(base.norm, x_MD)
 
 
 class _Compiled:
     """The same with what lies between matrix products in C."""
+
+    name = "plain operations in C"
 
     def __init__(self, base: Any, kernels: Kernels) -> None:
         self.base, self.kernels, self.by_torch = base, kernels, _Plain(base)
@@ -108,27 +141,31 @@ class _Compiled:
         x_MD = self.base.embed_tokens(ids_M)
         if many or x_MD.dtype != torch.float32 or x_MD.device.type != "cpu":  # the model was moved meanwhile
             return self.by_torch(ids_M, positions_M, attend)
-        layers, native = self.base.layers, self.kernels
+        # A module's attributes are found by a search that takes as long as a norm, so its parts are looked up.
+        layers, native = [layer._modules for layer in self.base.layers], self.kernels
         turns = self._turns(x_MD, positions_M)
-        before = [layer.input_layernorm for layer in layers[1:]] + [self.base.norm]
-        hidden = self._normed(x_MD, None, layers[0].input_layernorm)
-        for number, (layer, norm) in enumerate(zip(layers, before, strict=True)):
-            attention, mlp = layer.self_attn, layer.mlp
-            q, k, v = _heads(attention, hidden)
-            q = self._rotate(q, attention, "q_norm", attention.scaling, turns)
-            k = self._rotate(k, attention, "k_norm", 1.0, turns)
+        before = [parts["input_layernorm"] for parts in layers[1:]] + [self.base.norm]
+        hidden = self._normed(x_MD, None, layers[0]["input_layernorm"])
+        for number, (parts, norm) in enumerate(zip(layers, before, strict=True)):
+            attention, mlp = parts["self_attn"], parts["mlp"]._modules
+            own, width = attention._modules, attention.head_dim
+            q, k, v = (
+                (projected := _project(own[name], hidden)).view(len(projected), -1, width)
+                for name in ("q_proj", "k_proj", "v_proj")
+            )
+            q = self._rotate(q, own.get("q_norm"), attention.scaling, turns)
+            k = self._rotate(k, own.get("k_norm"), 1.0, turns)
             attended = attend(number, q, k, v, window=getattr(attention, "sliding_window", None))
-            hidden = self._normed(x_MD, attention.o_proj(attended), layer.post_attention_layernorm)
-            gated = native.gate(mlp.gate_proj(hidden), mlp.up_proj(hidden))
-            hidden = self._normed(x_MD, mlp.down_proj(gated), norm)
+            hidden = self._normed(x_MD, _project(own["o_proj"], attended), parts["post_attention_layernorm"])
+            gated = native.gate(_project(mlp["gate_proj"], hidden), _project(mlp["up_proj"], hidden))
+            hidden = self._normed(x_MD, _project(mlp["down_proj"], gated), norm)
         return hidden
 
     def _normed(self, x_MD: Tensor, added_MD: Tensor | None, norm: Any) -> Tensor:
-        return self.kernels.add_norm(x_MD, added_MD, norm.weight, norm.variance_epsilon)
+        return self.kernels.add_norm(x_MD, added_MD, norm._parameters["weight"], norm.variance_epsilon)
 
-    def _rotate(self, x_MHE: Tensor, attention: Any, name: str, factor: float, turns: Turns) -> Tensor:
-        norm = getattr(attention, name, None)
-        weight, epsilon = (None, 0.0) if norm is None else (norm.weight, norm.variance_epsilon)
+    def _rotate(self, x_MHE: Tensor, norm: Any, factor: float, turns: Turns) -> Tensor:
+        weight, epsilon = (None, 0.0) if norm is None else (norm._parameters["weight"], norm.variance_epsilon)
         return self.kernels.rotate(x_MHE, weight, epsilon, factor, turns)
 
     def _turns(self, x_MD: Tensor, positions_M: Tensor) -> Turns:
@@ -141,6 +178,15 @@ class _Compiled:
         return Turns(positions_M=positions_M, cosines_TE=self.turns_TE[0], sines_TE=self.turns_TE[1])
 
 
+def _project(module: Any, x_MD: Tensor) -> Tensor:
+    """What a module gives; of a plain projection without the way there, which takes as long as a norm too."""
+    if type(module) is not nn.Linear or module._forward_hooks or module._forward_pre_hooks:
+        out_MD: Tensor = module(x_MD)
+        return out_MD
+    given: Any = module._parameters
+    return linear(x_MD, given["weight"], given["bias"])
+
+
 def _heads(attention: Any, x_MD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (M, heads, width), as they are projected."""
     q, k, v = (
@@ -150,13 +196,33 @@ def _heads(attention: Any, x_MD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _project(attention: Any, x_MD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (M, heads, width), normed where the model norms them."""
-    q, k, v = _heads(attention, x_MD)
+def signed_turns(base: Any, x_MD: Tensor, positions_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (M, 1, E) of positions, sines with the sign that each half of a head takes them with."""
+    cos_M1E, sin_M1E = (x[0, :, None] for x in base.rotary_emb(x_MD[None], positions_M[None]))
+    half = cos_M1E.shape[-1] // 2
+    return cos_M1E, torch.cat((-sin_M1E[..., :half], sin_M1E[..., half:]), dim=-1)
+
+
+def before_attention(layer: Any, x_MD: Tensor, cos_M1E: Tensor, sin_M1E: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (M, heads, width) of a layer: normed, turned by their positions, queries scaled."""
+    attention, half = layer.self_attn, cos_M1E.shape[-1] // 2
+    q, k, v = _heads(attention, normed(layer.input_layernorm, x_MD))
     if hasattr(attention, "q_norm"):
-        q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
-    return q, k, v
+        q, k = normed(attention.q_norm, q), normed(attention.k_norm, k)
+    q, k = (x * cos_M1E + x.roll(half, -1) * sin_M1E for x in (q, k))
+    return q * attention.scaling, k, v
 
 
-def _norm(norm: Any, x: Tensor) -> Tensor:
+def after_attention(layer: Any, x_MD: Tensor, attended_MD: Tensor) -> Tensor:
+    """What a layer gives (M, D)."""
+    mlp = layer.mlp
+    x_MD = x_MD + layer.self_attn.o_proj(attended_MD)
+    hidden_MD = normed(layer.post_attention_layernorm, x_MD)
+    gated_MF = silu(mlp.gate_proj(hidden_MD)).mul_(mlp.up_proj(hidden_MD))
+    out_MD: Tensor = x_MD + mlp.down_proj(gated_MF)
+    return out_MD
+
+
+def normed(norm: Any, x: Tensor) -> Tensor:
+    """The RMS norm of the last axis."""
     return rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
