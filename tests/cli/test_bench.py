@@ -98,9 +98,10 @@ def test_help_lists_the_benchmarks(agentrl):
 def test_a_report_is_printed_as_markdown_with_its_aims(capsys):
     table = Table(title="a title", columns=("who", "tokens/s"), rows=(("ours", 1234.5), ("theirs", None)), notes=("n",))
     aims = (Aim(name="theirs / ours", value=2.0, wanted=3.0), Aim(name="gone", value=None, wanted=1.0, note="why"))
-    show(Report(bench="x", settings={"rounds": 3}, machine={"cores": 2}, load=(0.5, 1.5), tables=[table], aims=aims))
+    given = {"settings": {"rounds": 3}, "machine": {"cores": 2}, "load": (0.5, 1.5), "notes": ["all was slow"]}
+    show(Report(bench="x", **given, tables=[table], aims=aims))
     said = capsys.readouterr().out
-    assert "cores 2\nrounds 3\nload 0.5 before and 1.5 after\n" in said
+    assert "cores 2\nrounds 3\nload 0.5 before and 1.5 after\nnote: all was slow\n" in said
     assert "| who    | tokens/s |\n| ------ | -------: |\n| ours   |    1,234 |\n| theirs |        - |\n" in said
     lines = [line.split() for line in said.splitlines()]
     assert ["theirs", "/", "ours", "2.0", ">=", "3", "not", "reached"] in lines

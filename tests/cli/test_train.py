@@ -116,7 +116,7 @@ def test_a_resume_takes_no_other_configuration(agentrl: Command, run_folder: Run
 def test_the_result_says_where_the_time_went(run_folder: RunFolder) -> None:
     out, summary = io.StringIO(), {"eval": {}, "seconds": {"tasks": 2.0, "rl": 61.0, "tools": 5.0}}
     show_result(Console(file=out), run_folder, summary)
-    assert "\nseconds: tasks 2.0, RL 61.0 (tools 5.0)\n" in out.getvalue()
+    assert "\nseconds: tasks 2.0, RL 61.0 (tools 5.0, other 56.0)\n" in out.getvalue()
 
 
 INTERRUPTED = """

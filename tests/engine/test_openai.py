@@ -126,8 +126,8 @@ def test_two_conversations_with_one_seed_share_no_key():
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_as_well():
-    answers = [Answer(said("late").body, wait_s=0.4), said("four")]
-    (reply,), server = ask(lambda n, body: answers[n], request_s=0.2)
+    answers = [Answer(said("late").body, wait_s=1.5), said("four")]
+    (reply,), server = ask(lambda n, body: answers[n], request_s=0.75)
     assert (reply.message.content, reply.retries, len(server.requests)) == ("four", 1, 2)
 
 

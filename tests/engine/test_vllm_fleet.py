@@ -28,7 +28,8 @@ pytest.importorskip("httpx")
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_reply_that_does_not_come_whole_is_asked_for_again(tmp_path, name):
     """The conversation goes on with one reply, whichever of the tries gave it, as if nothing had been."""
-    timing = Timing(request_s=0.5, reply_s=10, publish_s=5, health_s=0.1, retries=3, backoff_s=0.01)
+    request_s = 1.0 if name == "too late" else 20.0
+    timing = Timing(request_s=request_s, reply_s=60, publish_s=20, health_s=0.1, retries=3, backoff_s=0.01)
     with FakeVLLM() as calm:
         expected = run(tmp_path, [calm], lambda s: play(s, (5,), (6,)))
     with FakeVLLM(failing([FAILURES[name]])) as server:
@@ -105,8 +106,17 @@ def test_a_server_works_on_no_more_than_it_may(tmp_path):
     async def work(s):
         return await asyncio.gather(*(play(s, (5,), seed=seed) for seed in range(12)))
 
-    with FakeVLLM(lambda n, path, body: Twist(after_s=0.03) if "request_id" in body else None) as server:
-        assert len(run(tmp_path, [server], work, concurrency=3)) == 12
+    together = threading.Barrier(3)  # nobody gets a reply before as many as may have asked; 3 divides 12
+
+    class Together(FakeVLLM):
+        def answer(self, path, body):
+            if "request_id" in body:
+                together.wait(timeout=20)
+            return super().answer(path, body)
+
+    timing = Timing(request_s=25, reply_s=30, answer_s=25)
+    with Together(lambda n, path, body: Twist(after_s=0.03) if "request_id" in body else None) as server:
+        assert len(run(tmp_path, [server], work, concurrency=3, timing=timing)) == 12
         assert server.most == 3
 
 
@@ -146,9 +156,9 @@ def test_a_hung_server_is_left_while_the_reply_is_under_way(tmp_path):
 
     def hang(n, path, body):
         hung = bool(replies(stuck))
-        return Twist(after_s=2.0) if hung and (path == "/health" or "request_id" in body) else None
+        return Twist(after_s=5.0) if hung and (path == "/health" or "request_id" in body) else None
 
-    timing = Timing(request_s=60, reply_s=20, health_s=0.05, answer_s=0.2, backoff_s=0.01)
+    timing = Timing(request_s=60, reply_s=20, health_s=0.05, answer_s=0.8, backoff_s=0.01)
     with fleet(2) as servers:
         stuck, other = servers
         stuck.twist = hang

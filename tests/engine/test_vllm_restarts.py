@@ -54,7 +54,7 @@ def test_a_server_that_came_back_and_stayed_paused_gets_the_weights_again(tmp_pa
         return await play(s, (5,))
 
     with FakeVLLM(twist) as server:
-        (reply,) = run(tmp_path, [server], work, timing=Timing(reply_s=4, health_s=0.1, backoff_s=0.01))
+        (reply,) = run(tmp_path, [server], work, timing=Timing(reply_s=25, health_s=0.1, backoff_s=0.01))
     assert reply.versions == (0,) * 4
 
 

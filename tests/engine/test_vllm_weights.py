@@ -1,6 +1,7 @@
 """Publication to vLLM servers: which weights may be sampled, and what breaks off is mended."""
 
 import asyncio
+import threading
 
 import pytest
 import torch
@@ -103,21 +104,24 @@ def test_a_reply_may_go_on_over_a_publication_with_the_version_of_each_token(tmp
         if "request_id" not in body:
             return None
         old = server.state.label
-        return Twist(
-            after_s=0.3,
-            change=lambda answer: answer["choices"][0].update(
-                weight_versions=[
-                    {"version": old, "start": 0, "end": 2},
-                    {"version": server.state.label, "start": 2, "end": 4},
-                ]
-            ),
-        )
+
+        def change(answer):
+            published.wait(20)
+            answer["choices"][0]["weight_versions"] = [
+                {"version": old, "start": 0, "end": 2},
+                {"version": server.state.label, "start": 2, "end": 4},
+            ]
+
+        return Twist(change=change)
+
+    published = threading.Event()
 
     async def work(s):
         slow = asyncio.ensure_future(play(s, (5,)))
         while not replies(server):
             await asyncio.sleep(0.01)
         await s.publish(1, weights(9))
+        published.set()
         return await slow
 
     with FakeVLLM(twist) as server:

@@ -81,6 +81,6 @@ FAILURES = {
     "a list": Twist(body=[1]),
     "status 500": Twist(status=500, body={"error": "oops"}),
     "status 503": Twist(status=503, body="busy"),
-    "too late": Twist(after_s=0.6),
+    "too late": Twist(after_s=1.5),
     "aborted": Twist(change=lambda answer: answer["choices"][0].update(finish_reason="abort")),
 }

@@ -150,7 +150,7 @@ class Place:
         self.below.update(found)
         return found
 
-    def leaves_nothing_behind(self, seconds: float = 10.0) -> bool:
+    def leaves_nothing_behind(self, seconds: float = 30.0) -> bool:
         """Whether all boxes end and their folders go, soon after the run was killed."""
         deadline = time.monotonic() + seconds
         while any(Path(f"/proc/{pid}").exists() for pid in self.below) or list(self.temporary.iterdir()):

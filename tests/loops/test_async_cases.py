@@ -146,7 +146,7 @@ def children():
     return set(memory.descendants(os.getpid())[1:])
 
 
-def ended(others, seconds=5.0):
+def ended(others, seconds=30.0):
     deadline = time.monotonic() + seconds
     while children() - others and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -47,7 +47,7 @@ def living_with(mark):
     return found
 
 
-def all_gone(mark, within_s=5.0):
+def all_gone(mark, within_s=30.0):
     end = time.monotonic() + within_s
     while living_with(mark):
         if time.monotonic() > end:
@@ -64,7 +64,7 @@ async def busy(box, mark):
     """A program with a daemon, both with the mark on their command line, and what waits for it."""
     running = asyncio.create_task(box.exec(["sh", "-c", f"(setsid sh -c 'sleep 60; :' {mark} &) ; sleep 60; : {mark}"]))
     running.add_done_callback(lambda task: task.exception())
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not living_with(mark) and time.monotonic() < end:
         await asyncio.sleep(0.02)
     return running
@@ -137,13 +137,13 @@ def test_when_we_are_killed_all_of_it_goes(backend):
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as victim:
         home = victim.stdout.readline().strip()
         assert os.path.isdir(home)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 30
         while len(living_with(mark)) < 2 and time.monotonic() < end:  # the victim, and what it started
             time.sleep(0.02)
         assert len(living_with(mark)) > 1
         victim.kill()
     assert all_gone(mark)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while os.path.exists(home) and time.monotonic() < end:
         time.sleep(0.02)
     assert not os.path.exists(home)
@@ -188,7 +188,7 @@ FACTORIES = {
 
 def test_boxes_beyond_the_limit_wait_for_one_to_close(backend):
     async def go():
-        few = FACTORIES[backend.name](max_boxes=1, wait_s=5)
+        few = FACTORIES[backend.name](max_boxes=1, wait_s=60)
         first = await few.start(Spec())
         second = asyncio.create_task(few.start(Spec()))
         await asyncio.sleep(0.4)
@@ -208,7 +208,7 @@ def test_boxes_beyond_the_limit_wait_for_one_to_close(backend):
 
 def test_programs_beyond_the_limit_take_turns(backend):
     async def go():
-        few = FACTORIES[backend.name](max_running=1, wait_s=5)
+        few = FACTORIES[backend.name](max_running=1, wait_s=60)
         box = await few.start(Spec())
         source = "mkdir lock || exit 9; sleep 0.1; rmdir lock"
         many = await asyncio.gather(*(box.exec(["sh", "-c", source]) for _ in range(4)))

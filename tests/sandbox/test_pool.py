@@ -119,8 +119,9 @@ def test_a_pool_without_memory_runs_everything():
 
 def test_timeouts_by_the_clock_and_deaths_are_not_remembered():
     dying = Job(files={"m.py": "import os\nos._exit(0)"}, run=Calls(module="m", calls=(("f", ()),)))
-    with open_pool(1, Limits(wall_s=0.2)) as pool:
-        for job, end in ((sleepy(1), "timeout"), (dying, "died")):
+    with open_pool(1) as pool:
+        for job, wall_s, end in ((sleepy(1), 0.2, "timeout"), (dying, 60.0, "died")):
+            pool.limits = Limits(wall_s=wall_s)
             assert [pool.run_sync([job])[0].end for _ in range(2)] == [end, end]
         assert (pool.stats.hits, pool.stats.misses, pool.stats.timeouts) == (0, 4, 2)
 
@@ -145,7 +146,10 @@ def lost(pool, *numbers):
 
 async def kill_while_running(pool, jobs):
     tasks = [asyncio.ensure_future(pool.run(job)) for job in jobs]
-    await asyncio.sleep(0.5)
+    while not pool.backend.process_ids:
+        await asyncio.sleep(0.01)
+    while len(memory.descendants(pool.backend.process_ids[0])) < 2 + 3 * len(jobs):  # keeper, server and job of each
+        await asyncio.sleep(0.01)
     os.kill(pool.backend.process_ids[0], signal.SIGKILL)
     return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -185,12 +189,15 @@ def test_a_job_server_killed_at_any_time_is_an_error_of_ours_or_an_answer(when):
 
 def test_a_server_that_falls_silent_is_given_up_and_replaced(monkeypatch):
     monkeypatch.setattr(lanes, "_GRACE_S", 0.2)
-    with Pool(open_backend("zygote"), size=1, limits=Limits(wall_s=0.3)) as pool:
-        pool.run_sync([double(1)])
+    with Pool(open_backend("zygote"), size=1) as pool:
+        assert values(pool.run_sync([double(1)])) == [2]
+        patient, pool.limits = pool.limits, Limits(wall_s=0.3)
         server = memory.descendants(pool.backend.process_ids[0])[-1]
         os.kill(server, signal.SIGSTOP)
         with pytest.raises(SandboxError, match=r"gave no answer within 0.2 s"):
             asyncio.run(pool.run(double(2)))
+        monkeypatch.undo()
+        pool.limits = patient
         assert values(pool.run_sync([double(3)])) == [6]
 
 
@@ -278,7 +285,7 @@ def test_a_closed_pool_leaves_no_file_process_or_thread():
         pool.close()
         pool.close()
     gc.collect()
-    assert (open_files(), processes(), threading.active_count()) == before
+    until(lambda: (open_files(), processes(), threading.active_count()) == before)
 
 
 OWNER = """

@@ -251,14 +251,14 @@ import os, time
 for _ in range(4):
     if os.fork() == 0:
         held = b"x" * (%d << 20)
-        time.sleep(0.4)
+        time.sleep(%g)
         os._exit(0)
 [os.wait() for _ in range(4)]
 """
 
     async def body(box: ZygoteBox) -> None:
-        assert (await box.exec([*PYTHON, source % 15])).ok  # 4 * 15 MiB, below 128
-        assert (await box.exec([*PYTHON, source % 60])).killed_for == "memory"  # 4 * 60 MiB
+        assert (await box.exec([*PYTHON, source % (15, 0.4)])).ok  # 4 * 15 MiB, below 128
+        assert (await box.exec([*PYTHON, source % (60, 60)])).killed_for == "memory"  # 4 * 60 MiB
 
     with_box(body, Spec(limits=BoxLimits(memory_mib=128)))
 

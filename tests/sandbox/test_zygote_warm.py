@@ -110,12 +110,12 @@ sum(range(5_000_000))  # some 100 ms of processor time: it has come to run
 for _ in range(%d):
     if os.fork() == 0:
         break
-time.sleep(0.8)
+time.sleep(%g)
 """
 
     async def body(box: ZygoteBox) -> None:
         assert (await box.exec(["warm-python", "one.py"])).ok  # 104 MiB at most, below the 256
         assert (await box.exec(["warm-python", "three.py"])).killed_for == "memory"
 
-    files = {"one.py": (source % 0).encode(), "three.py": (source % 2).encode()}
+    files = {"one.py": (source % (0, 0.8)).encode(), "three.py": (source % (2, 60)).encode()}
     with_box(body, Spec(files=files, limits=BoxLimits(memory_mib=256)))

@@ -50,7 +50,7 @@ def zygote_of(backend: ZygoteBackend) -> int:
     return zygote
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
+def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> bool:
     end = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > end:

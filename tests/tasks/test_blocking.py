@@ -74,7 +74,7 @@ def test_the_wait_ends_at_the_deadline_and_the_thread_is_named():
     world.event.set()
     for thread in threading.enumerate():
         if thread.name == "wait":
-            thread.join(5.0)
+            thread.join(60.0)
     assert abandoned() == {}
 
 

@@ -1,5 +1,6 @@
 """Plots and tables of the terminal, on small numbers."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -101,11 +102,68 @@ def test_summary_lines_are_aligned_and_leave_nested_values_out() -> None:
     assert summary_lines({"seed": 3, "wall_s": 1234.56, "eval": {}}) == ["seed    3", "wall_s  1,234.6"]
 
 
+def test_what_a_run_was_told_stands_in_its_summary() -> None:
+    assert summary_lines({"seed": 3, "notes": ["a", "b"]}) == ["seed  3", "note: a", "note: b"]
+
+
 def test_the_summary_ends_with_where_the_time_went() -> None:
-    seconds = {"sampling": 3.0, "rl": 1234.56, "tasks": 9.0, "warm_start": 2.0, "checkpoints": 0.25, "wall": 1300.0}
-    line = "seconds: tasks 9.0, warm start 2.0, RL 1,234.6 (sampling 3.0), checkpoints 0.2"
-    assert summary_lines({"seed": 3, "seconds": seconds}) == ["seed  3", line]
+    seconds = {"tasks": 9.0, "warm_start": 2.0, "checkpoints": 0.25, "wall": 11.25}
+    assert summary_lines({"seed": 3, "seconds": seconds}) == [
+        "seed  3",
+        "seconds: tasks 9.0, warm start 2.0, checkpoints 0.2; 11.2 in all",
+    ]
     assert time_lines({"seconds": {"wall": 3.0}}) == time_lines({}) == []
+
+
+def test_what_no_stage_has_is_told_as_other() -> None:
+    seconds = {"sampling": 3.0, "tools": 1.0, "rl": 4.5, "tasks": 9.0, "wall": 15.0}
+    # 4.5 - (3 + 1) = 0.5, and 15 - (9 + 4.5) = 1.5
+    line = "seconds: tasks 9.0, RL 4.5 (sampling 3.0, tools 1.0, other 0.5), other 1.5; 15.0 in all"
+    assert time_lines({"seconds": seconds}) == [line]
+
+
+def test_what_goes_on_while_the_trainer_works_is_no_part_of_its_time() -> None:
+    seconds = {"sampling": 9.0, "training": 7.5, "waiting": 4.0, "overlap": 6.0, "rl": 10.0, "wall": 12.0}
+    assert time_lines({"seconds": seconds}) == [
+        "seconds: RL 10.0 (waiting for attempts 4.0, learning and publishing 6.0), other 2.0; 12.0 in all",
+        "at the same time: the sampler was at work in 9.0 of RL's seconds, and attempts were in flight in 6.0 of those "
+        "of learning",
+    ]
+
+
+def test_a_run_whose_stages_were_longer_than_its_clock_is_not_said_to_be_whole() -> None:
+    """The clock of a run that was killed begins again with the checkpoint."""
+    assert time_lines({"seconds": {"tasks": 9.0, "wall": 5.0}}) == ["seconds: tasks 9.0"]
+
+
+STAGES = ("tasks", "warm_start", "rl", "checkpoints", "evaluation")
+LENGTHS = st.floats(0, 1e4)
+
+
+@given(
+    st.dictionaries(st.sampled_from(STAGES), LENGTHS, min_size=1),
+    st.lists(LENGTHS, min_size=3, max_size=3),
+    st.booleans(),
+    st.floats(0.001, 1e4),
+)
+def test_parts_add_up_to_their_whole_as_they_are_shown(
+    stages: dict[str, float], turns: list[float], ahead: bool, rest: float
+) -> None:
+    if "rl" in stages:
+        stages["rl"] = sum(turns)
+    of_rl = {"waiting": turns[0], "training": turns[2]} if ahead else {}
+    within = {"sampling": turns[0], "tools": turns[1], "training": turns[2], **of_rl}
+    line = time_lines({"seconds": {**stages, **within, "wall": sum(stages.values()) + rest}})[0].replace(",", "")
+    inner = re.search(r"RL ([\d.]+) \((.*?)\)", line)
+    assert (inner is None) == ("rl" not in stages)
+    if inner:
+        assert tenths(inner[2]) == tenths(inner[1])
+    parts, whole = re.sub(r" \(.*?\)", "", line).split(";")
+    assert tenths(parts) == tenths(whole)
+
+
+def tenths(text: str) -> int:
+    return sum(round(10 * float(number)) for number in re.findall(r"\d+\.\d", text))
 
 
 def test_a_call_shows_what_is_malformed() -> None:

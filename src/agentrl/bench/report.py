@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentrl.errors import AgentRLError
+from agentrl.policy.compiled import problems
 
 Cell = str | int | float | None
 
@@ -81,6 +82,7 @@ class Report:
         settings: what can be chosen, as it was.
         machine: see `agentrl.bench.rounds.machine`.
         load: average of the machine before and after; above the number of cores it did other work too.
+        notes: why the numbers may be worse than they need be; by default what this process could not compile.
     """
 
     bench: str
@@ -89,6 +91,7 @@ class Report:
     load: tuple[float, float]
     tables: Sequence[Table]
     aims: Sequence[Aim] = ()
+    notes: Sequence[str] = field(default_factory=problems)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -100,6 +103,7 @@ class Report:
             "load_after": self.load[1],
             "tables": [table.as_record() for table in self.tables],
             "aims": [aim.as_record() for aim in self.aims],
+            "notes": list(self.notes),
         }
 
 

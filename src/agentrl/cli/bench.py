@@ -187,6 +187,8 @@ def show(found: Report) -> None:
     typer.echo(", ".join(f"{key} {value}" for key, value in found.machine.items() if value))
     typer.echo(", ".join(f"{key} {value}" for key, value in found.settings.items()))
     typer.echo(f"load {found.load[0]:.1f} before and {found.load[1]:.1f} after")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
     for table in found.tables:
         typer.echo(f"\n{table.title}\n\n{markdown(table)}\n")
         for note in table.notes:

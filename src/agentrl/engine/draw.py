@@ -15,13 +15,14 @@ from torch import Tensor
 
 from agentrl.policy import compiled
 
+SOURCE = Path(compiled.__file__).with_name("draw.c")
 _CHUNK = 1024
 """Words whose probabilities are added up before they are searched: a large vocabulary is then read twice instead of
 being added up word by word in float64."""
-
-
 _MANY = 2**22
 """Logits that are worth several threads, which torch has."""
+_TOLERANCE = 1e-5
+"""Most that a log-probability may differ from that in float64."""
 
 
 @torch.inference_mode()
@@ -54,12 +55,34 @@ def _draw(in_c: Callable[..., None], scaled_BV: Tensor, uniform_B: Tensor, greed
 
 @cache
 def _compiled() -> Callable[..., None] | None:
-    library = compiled.library(Path(compiled.__file__).with_name("draw.c"))
+    library = compiled.library(SOURCE)
     if library is None:
         return None
     found = library.draw
     found.argtypes, found.restype = (*[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 6), None
-    return found
+    if _agrees(found):
+        return found
+    compiled.refuse(SOURCE, "torch")
+    return None
+
+
+def _agrees(in_c: Callable[..., None]) -> bool:
+    """Compare on words at the edges of the parts that are added up, each drawn at the middle of its share."""
+    wanted_B = torch.tensor([0, 1, 63, 64, 100, 191, 192, 199, 70, 128, 194, 30])
+    rows, words, greedy_B = len(wanted_B), 200, wanted_B == 30
+    logits_BV = torch.randn(rows, words, generator=torch.Generator().manual_seed(0)).sub_(95.0)
+    logits_BV[4] += 190.0  # e^95 is more than a float32 holds, and e^-95 less
+    logits_BV[5, 7::50], logits_BV[6, 7::50] = -torch.inf, -1e3
+    logits_BV[8, :70] = logits_BV[9, 129:] = logits_BV[10, 195:] = -torch.inf
+    logits_BV[11, 30] = logits_BV[11, 150] = 3.0  # of two likeliest words the first
+    share_BV = logits_BV.double().softmax(1)
+    middle_B = (share_BV.cumsum(1) - share_BV / 2).gather(1, wanted_B[:, None])[:, 0]
+    middle_B[8] = 0.0  # the first of what can be drawn
+    middle_B[9:11] = 1.0  # where rounding may take it: the last
+    middle_B[11] = 0.9  # drawn, it would be the second
+    token_B, logprob_B = _draw(in_c, logits_BV.clone(), middle_B, greedy_B)
+    expected_B = share_BV.gather(1, wanted_B[:, None])[:, 0].log()
+    return torch.equal(token_B, wanted_B) and bool((logprob_B - expected_B).abs().max() <= _TOLERANCE)
 
 
 def _by_torch(scaled_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:

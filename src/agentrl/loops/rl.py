@@ -31,6 +31,7 @@ Play = Callable[[Sequence[int], str], Awaitable[list[Group]]]
 def reinforce(run: RunContext) -> None:
     """Train the policy on its own attempts."""
     settings = run.config.rl
+    run.train_tasks()  # made here, since their time is not that of the first step
     algorithm = configured_preset(settings)
     learner = make_learner(run, algorithm)
     asyncio.run(run.publish(run.progress.step, restored=True))

@@ -37,7 +37,10 @@ void draw(int64_t B, int64_t V, float *restrict x, const double *restrict unifor
                 if (sums[part] > 0.0) last = part;
                 before += sums[part];
             }
-            if (!(sums[part] > 0.0)) part = last; /* rounding put the target behind the last of all weights */
+            if (!(sums[part] > 0.0)) { /* rounding put the target behind the last of all weights, which is taken */
+                part = last;
+                before = -INFINITY;
+            }
             int64_t stop = part * PART + PART < V ? part * PART + PART : V;
             for (int64_t i = part * PART; i < stop; i++)
                 if (x[i] > 0.0f) {

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.policy.compiled import library
+from agentrl.policy.compiled import library, refuse
 
 SOURCE = Path(__file__).with_suffix(".c")
 WIDEST = 256
@@ -167,4 +167,34 @@ def kernels(width: int) -> Kernels | None:
     if width % 8 or not 0 < width <= WIDEST:
         return None
     found = library(SOURCE, (f"-DE={width}",))
-    return None if found is None else Kernels(found)
+    if found is None or _agrees(made := Kernels(found), width):
+        return None if found is None else made
+    refuse(SOURCE, "its formulas")
+    return None
+
+
+@torch.inference_mode()
+def _agrees(found: Kernels, width: int) -> bool:
+    """Compare with formulas on numbers of size one, of which epsilon is a part that counts as it may not be in a model;
+    attention has a check of its own."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    x, added, weight, heads, y = drawn(3, 21), drawn(3, 21), drawn(21), drawn(3, 2, width), drawn(3, 21)
+    of_heads, cos, sin = drawn(width), *(drawn(5, width // 2).repeat(1, 2) for _ in range(2))
+    turns = Turns(positions_M=torch.tensor([4, 0, 2]), cosines_TE=cos, sines_TE=sin)
+    normed = 0.25 * torch.rms_norm(heads, (width,), of_heads, 0.5)
+    low, high = normed.chunk(2, -1)
+    at = turns.positions_M[:, None]
+    pairs = [
+        (found.add_norm(x.clone(), added, weight, 0.5), torch.rms_norm(x + added, (21,), weight, 0.5)),
+        (found.add_norm(x.clone(), None, weight, 0.5), torch.rms_norm(x, (21,), weight, 0.5)),
+        (
+            found.rotate(heads.clone(), of_heads, 0.5, 0.25, turns),
+            normed * cos[at] + torch.cat((-high, low), -1) * sin[at],
+        ),
+        (found.gate(x.clone(), y), torch.nn.functional.silu(x) * y),
+    ]
+    return all(bool((ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()) for ours, theirs in pairs)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.policy.native import Kernels, Places, kernels
+from agentrl.policy.compiled import refuse
+from agentrl.policy.native import SOURCE, Kernels, Places, kernels
 from agentrl.policy.slots import Budget, LayerShape, Pool, Slot
 from agentrl.policy.step import Piece, Step
 
@@ -119,7 +120,10 @@ def attention_kernels(shapes: Sequence[LayerShape], like: Tensor) -> Kernels | N
     if len(widths) > 1 or like.dtype != torch.float32 or like.device.type != "cpu":
         return None
     found = kernels(widths.pop())
-    return found if found is not None and all(_agree(found, shape) for shape in {*shapes}) else None
+    if found is None or all(_agree(found, shape) for shape in {*shapes}):
+        return found
+    refuse(SOURCE, "torch")
+    return None
 
 
 @cache

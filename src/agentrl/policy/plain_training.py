@@ -1,9 +1,10 @@
 """The forward pass of plain decoders in training, where the one of `plain.py` is that of sampling.
 
 Models that are nothing but RMS norms, rotary positions, attention and a gated feed-forward are computed by the two
-halves of `ops.py` around our attention, in float32 on the CPU. Whether a model is one is decided by its type, then by
-its numbers and gradients beside those of its own layers; whether its layers are still as they were, before each pass:
-adapters, hooks, other types of weights, layers that are computed again, and autocast have the model's own layers.
+halves of `ops.py` around our attention, in float32 on the CPU, if what was compiled of them gives the numbers of their
+formulas. Whether a model is one is decided by its type, then by its numbers and gradients beside those of its own
+layers; whether its layers are still as they were, before each pass: adapters, hooks, other types of weights, layers
+that are computed again, and autocast have the model's own layers.
 
 In the last layer nothing but keys and values is wanted of tokens that predict nothing, so that the rest is computed at
 the others alone.
@@ -12,13 +13,16 @@ the others alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, silu
 
+from agentrl.policy.compiled import refuse
 from agentrl.policy.kernels import rms_norm
-from agentrl.policy.ops import Affine, Norm, Turn, finish, kernels, project
+from agentrl.policy.ops import SOURCE, Affine, Norm, Turn, finish, kernels, project
 from agentrl.policy.plain import PLAIN_TYPES, TOLERANCE, Forward
 
 GRADIENT_TOLERANCE = 1e-4
@@ -97,10 +101,18 @@ def plain_training(base: Any, own: Forward) -> PlainTraining | None:
         own: hidden states (M, D) of ids and positions (M) by its own layers.
     """
     config = base.config
-    if config.model_type not in PLAIN_TYPES or config.hidden_act != "silu" or kernels(torch.float32) is None:
+    if config.model_type not in PLAIN_TYPES or config.hidden_act != "silu":
         return None
     quick = PlainTraining(base)
-    return quick if quick.ready and _agrees(quick, own) else None
+    if not quick.ready or kernels(torch.float32) is None:
+        return None
+    if not _halves_agree():
+        refuse(SOURCE, "its formulas")
+    elif not _agrees(quick, own):
+        refuse(SOURCE, "the model's own layers")
+    else:
+        return quick
+    return None
 
 
 # Whether a layer is one.
@@ -147,6 +159,72 @@ def _head_norms(attention: Any) -> tuple[Norm, Norm] | None:
 
 
 # Whether the numbers are the same.
+
+
+@cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _halves_agree() -> bool:
+    """Compare the halves of a layer with their formulas on numbers of size one, of which epsilon is a part that counts,
+    as it may not be in a model, and in sizes that no register divides."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).requires_grad_()
+
+    before, after, *of_heads = (Norm(drawn(size), 0.5) for size in (21, 21, 10, 10))
+    turn = Turn(*(drawn(7, 10).detach() for _ in range(2)))
+    qkv = [Affine(drawn(size, 21), drawn(size)) for size in (30, 10, 10)]
+    out, gate, up, down = (Affine(drawn(*size), None) for size in ((21, 30), (19, 21), (19, 21), (21, 19)))
+    firsts = [(drawn(7, 21), before, qkv, heads, turn) for heads in (None, (of_heads[0], of_heads[1]))]
+    seconds = (drawn(7, 21), drawn(7, 30), out, after, gate, up, down)
+    return all(_same(project(*first), _project_by_formula(*first), first) for first in firsts) and _same(
+        [finish(*seconds)], [_finish_by_formula(*seconds)], seconds
+    )
+
+
+def _same(ours: Sequence[Tensor], theirs: Sequence[Tensor], given: Sequence[Any]) -> bool:
+    """Whether numbers, and gradients of all that is given, are the same."""
+    weights = [x for x in _tensors(given) if x.requires_grad]
+    factors = [torch.linspace(-1.0, 2.0, x.numel()).sin().view_as(x) for x in theirs]
+    mine, other = (torch.autograd.grad(found, weights, factors) for found in (ours, theirs))
+    pairs = zip((*ours, *mine), (*theirs, *other), strict=True)
+    return all(bool((a - b).abs().max() <= TOLERANCE * b.abs().max()) for a, b in pairs)
+
+
+def _tensors(given: Sequence[Any]) -> Iterator[Tensor]:
+    for part in given:
+        if isinstance(part, Tensor):
+            yield part
+        elif isinstance(part, Sequence):
+            yield from _tensors(part)
+
+
+def _project_by_formula(
+    x_MD: Tensor, norm: Norm, qkv: Sequence[Affine], head_norms: tuple[Norm, Norm] | None, turn: Turn
+) -> list[Tensor]:
+    def turned(x_MHE: Tensor) -> Tensor:
+        low, high = x_MHE.chunk(2, -1)
+        return x_MHE * turn.cos_ME[:, None] + torch.cat((-high, low), -1) * turn.sin_ME[:, None]
+
+    width = turn.cos_ME.shape[1]
+    h_MD = _normed(x_MD, norm)
+    q, k, v = (linear(h_MD, *affine).view(len(x_MD), -1, width) for affine in qkv)
+    if head_norms is not None:
+        q, k = _normed(q, head_norms[0]), _normed(k, head_norms[1])
+    return [turned(q), turned(k), v]
+
+
+def _normed(x: Tensor, norm: Norm) -> Tensor:
+    return torch.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+
+
+def _finish_by_formula(
+    x_MD: Tensor, attended_MA: Tensor, out: Affine, norm: Norm, gate: Affine, up: Affine, down: Affine
+) -> Tensor:
+    middle_MD = x_MD + linear(attended_MA, *out)
+    h_MD = _normed(middle_MD, norm)
+    return middle_MD + linear(silu(linear(h_MD, *gate)) * linear(h_MD, *up), *down)
 
 
 @torch.enable_grad()

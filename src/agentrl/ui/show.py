@@ -73,32 +73,74 @@ def _interval_cells(found: Mapping[str, Any], *, signed: bool) -> tuple[str, ...
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The summary's plain values, one a line, ``episodes      9600``, and where the time went."""
+    """The summary's plain values, one a line, ``episodes      9600``, its notes, and where the time went."""
     plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
     width = max(map(len, plain), default=0)
     lines = [
         f"{key:<{width}}  {value:,.1f}" if isinstance(value, float) else f"{key:<{width}}  {value}"
         for key, value in plain.items()
     ]
-    return [*lines, *time_lines(summary)]
+    return [*lines, *(f"note: {line}" for line in summary.get("notes", ())), *time_lines(summary)]
 
 
 def time_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Where the seconds of a run went, in one line: ``seconds: tasks 9.1, RL 80.0 (sampling 40.1, tools 22.0)``.
+    """Where the seconds of a run went: ``seconds: tasks 9.1, RL 80.0 (sampling 50.0, tools 30.0); 89.1 in all``.
+
+    Parts add up to their whole as they are shown. What an asynchronous run did at the same time is no part, and has a
+    line of its own.
 
     Args:
         summary: the run's summary; ``summary["seconds"]`` has the seconds of each stage. Nothing without it.
     """
     seconds: Mapping[str, float] = summary.get("seconds", {})
-    within = _stages(seconds, _WITHIN_RL)
     outside = [name for name in seconds if name not in (*_STAGES, "rl", *_WITHIN_RL, "wall")]
-    rl = [f"{part} ({within})" if within else part for part in [_stages(seconds, ("rl",))] if part]
-    parts = [part for part in (_stages(seconds, _STAGES), *rl, _stages(seconds, outside)) if part]
-    return ["seconds: " + ", ".join(parts)] if parts else []
+    stages = {name: seconds[name] for name in (*_STAGES, "rl", *outside) if name in seconds}
+    if not stages:
+        return []
+    told = "wall" in seconds and sum(stages.values()) <= seconds["wall"]  # not of a run that was killed and resumed
+    if told:
+        stages = _with_other(stages, seconds["wall"])
+    parts, at = [], 0.0
+    for name, value in stages.items():
+        within = _named(_rl_parts(seconds), at) if name == "rl" else ""
+        parts.append(_named({name: value}, at) + (f" ({within})" if within else ""))
+        at += value
+    whole = f"; {round(10 * at) / 10:,.1f} in all" if told else ""
+    return [f"seconds: {', '.join(filter(None, parts))}{whole}", *_at_the_same_time(seconds)]
 
 
-def _stages(seconds: Mapping[str, float], names: Iterable[str]) -> str:
-    return ", ".join(f"{_TITLES.get(name, name)} {seconds[name]:,.1f}" for name in names if name in seconds)
+def _rl_parts(seconds: Mapping[str, float]) -> dict[str, float]:
+    """What the loop did one after another: the trainer waits and then learns, or all take turns."""
+    if "waiting" in seconds:
+        waiting = seconds["waiting"]
+        return {"waiting for attempts": waiting, "learning and publishing": seconds["rl"] - waiting}
+    turns = {name: seconds[name] for name in _WITHIN_RL if name in seconds}
+    return _with_other(turns, seconds["rl"]) if turns else {}
+
+
+def _with_other(parts: Mapping[str, float], whole: float) -> dict[str, float]:
+    return {**parts, "other": max(0.0, whole - sum(parts.values()))}
+
+
+def _at_the_same_time(seconds: Mapping[str, float]) -> list[str]:
+    if "waiting" not in seconds:
+        return []
+    sampling, overlap = (seconds.get(name, 0.0) for name in ("sampling", "overlap"))
+    return [
+        "at the same time: the sampler was at work in "
+        f"{sampling:,.1f} of RL's seconds, and attempts were in flight in {overlap:,.1f} of those of learning"
+    ]
+
+
+def _named(values: Mapping[str, float], at: float) -> str:
+    """Values that follow one another from ``at`` on, to a tenth of a second: those of a stretch give its length.
+
+    What is left over is not named where it is nothing.
+    """
+    tenths = [round(10 * edge) for edge in itertools.accumulate(values.values(), initial=at)]
+    lengths = {name: end - begin for name, (begin, end) in zip(values, itertools.pairwise(tenths), strict=True)}
+    shown = {name: n for name, n in lengths.items() if n or name != "other"}
+    return ", ".join(f"{_TITLES.get(name, name)} {n / 10:,.1f}" for name, n in shown.items())
 
 
 def curves(rows: Sequence[Mapping[str, Any]], width: int = 68) -> list[RenderableType]:

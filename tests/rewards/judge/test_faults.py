@@ -91,9 +91,12 @@ def test_a_judge_that_is_killed_is_an_error_and_the_next_grading_works(what):
 
     async def work(judge):
         await judge.grade(RIGHT, ADDING)
+        while forked(judge):  # the child of that grading
+            await asyncio.sleep(0.01)
         pid = judge._process._process.pid
         grading = asyncio.ensure_future(judge.grade(hang, ADDING))
-        await asyncio.sleep(0.5)
+        while not forked(judge):
+            await asyncio.sleep(0.01)
         os.kill(pid if what == "the judge" else int(forked(judge)[0]), signal.SIGKILL)
         return await grading, await judge.grade(RIGHT, ADDING)
 
@@ -113,7 +116,7 @@ def test_a_grading_that_is_given_up_leaves_no_child_of_the_judge():
         grading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await grading
-        for _ in range(500):
+        for _ in range(6000):
             if not forked(judge):
                 return True
             await asyncio.sleep(0.01)
