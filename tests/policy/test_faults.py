@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.policy import compiled, native, ops, plain, plain_training
+from agentrl.policy import compiled, native, ops, plain, plain_training, segments
 from agentrl.policy.cache import next_logits
 from tests.policy.planted import SHARED, Fault, planted
 from tests.policy.test_plain import CONFIGS, IDS, make
@@ -46,29 +46,49 @@ TRAINING = (
 SAMPLING = (
     Fault(
         "a norm of what was before",
-        "native.c",
+        "between.h",
         "x[d] += added[m * D + d];\n        float scale = inverse_root(x, D, epsilon);",
         "out[d] = x[d] + added[m * D + d];\n        float scale = inverse_root(x, D, epsilon);",
     ),
-    Fault("what is added of the first token", "native.c", "x[d] += added[m * D + d]", "x[d] += added[d]"),
-    Fault("a norm without its weight", "native.c", "out[d] = x[d] * scale * weight[d];", "out[d] = x[d] * scale;"),
-    Fault("positions of other tokens", "native.c", "cosines + turns[m] * E, sines", "cosines + m * E, sines"),
-    Fault("heads without the factor", "native.c", "weight ? factor * inverse_root", "weight ? inverse_root"),
-    Fault("heads without the weight of their norm", "native.c", "weight ? scale * weight[e] : scale", "scale"),
+    Fault("what is added of the first token", "between.h", "x[d] += added[m * D + d]", "x[d] += added[d]"),
+    Fault("a norm without its weight", "between.h", "out[d] = x[d] * scale * weight[d];", "out[d] = x[d] * scale;"),
+    Fault("positions of other tokens", "between.h", "cosines + turns[m] * E, sines", "cosines + m * E, sines"),
+    Fault("heads without the factor", "between.h", "weight ? factor * inverse_root", "weight ? inverse_root"),
+    Fault("heads without the weight of their norm", "between.h", "weight ? scale * weight[e] : scale", "scale"),
     Fault(
         "a gate that leaves out the end",
-        "native.c",
+        "between.h",
         "for (int64_t i = 0; i < n; i++) x[i] = gated",
         "for (int64_t i = 0; i < n / 16 * 16 - 16; i++) x[i] = gated",
     ),
 )
 """Faults in what sampling alone has."""
+BETWEEN = (
+    Fault("products without their bias", "between.h", "kept = weight_bias[1] ? 1.0f : 0.0f", "kept = 0.0f"),
+    Fault(
+        "later tokens with the positions of the first",
+        "between.h",
+        "(float)before->factor,\n               turns + begin",
+        "(float)before->factor,\n               turns",
+    ),
+    Fault("later tokens with what the first attended to", "between.h", "attended + begin * w->Q", "attended"),
+    Fault(
+        "the norm of another place", "between.h", "added, before->norm", "added, behind ? behind->norm : before->norm"
+    ),
+    Fault(
+        "keys that are multiplied",
+        "between.h",
+        "(float)before->k_epsilon, 1.0f,",
+        "(float)before->k_epsilon, (float)before->factor,",
+    ),
+)
+"""Faults in the passes from an attention to the next."""
 
 
 @pytest.fixture
 def fresh():
     """What was decided of other functions, and of these, is forgotten."""
-    caches = ops.kernels, plain_training._halves_agree, native.kernels
+    caches = ops.kernels, plain_training._halves_agree, native.kernels, segments._agree
 
     def forget():
         for one in caches:
@@ -98,3 +118,13 @@ def test_sampling_does_without_functions_with_a_fault(fault, tmp_path, monkeypat
     policy = make(CONFIGS["qwen3"])
     next_logits(policy, IDS)
     assert isinstance(policy._sampling, plain._Compiled) == (fault is None)
+
+
+@pytest.mark.skipif(segments.blas_product() is None, reason="torch has no BLAS under its usual name")
+@pytest.mark.parametrize("fault", [None, *BETWEEN], ids=names([None, *BETWEEN]))
+def test_sampling_does_without_passes_with_a_fault(fault, tmp_path, monkeypatch, fresh):
+    monkeypatch.setattr(native, "SOURCE", planted(tmp_path, fault, "native.c", monkeypatch))
+    policy = make(CONFIGS["qwen3"])
+    next_logits(policy, IDS)
+    assert isinstance(policy._sampling, plain._Compiled)  # each operation on its own is right
+    assert (policy._sampling.segments is not None) == (fault is None)

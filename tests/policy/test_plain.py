@@ -40,11 +40,14 @@ def make(config, *, dtype=torch.float32):
     return HuggingFacePolicy(model)
 
 
-@pytest.fixture(autouse=True, params=["compiled", "torch"])
+@pytest.fixture(autouse=True, params=["passes", "compiled", "torch"])
 def way(request, monkeypatch):
-    """Who computes what lies between the products; on a machine without a compiler both are torch."""
+    """Who computes what lies between the products: whole passes, one operation at a time in C, or torch; on a machine
+    without a compiler all are torch."""
     if request.param == "torch":
         monkeypatch.setattr(plain, "kernels", lambda _: None)
+    if request.param == "compiled":
+        monkeypatch.setattr(plain, "segments", lambda *_: None)
     return plain._Compiled if plain.kernels(16) else plain._Plain
 
 

@@ -17,12 +17,13 @@ PACKAGE = Path(agentrl.__file__).parent
 ROOT = Path(__file__).parents[2]
 
 RUN = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 from agentrl.errors import SandboxError
 from agentrl.sandbox.base import Spec
 from agentrl.sandbox.zygote import ZygoteBackend
 from tests.sandbox.attacks import ATTACKS
 attack = next(one for one in ATTACKS if one.name == sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 async def main():
     backend = ZygoteBackend()
     box = await backend.start(Spec(files={"program.py": attack.program(attack.bad)}, limits=attack.limits))
@@ -84,7 +85,7 @@ def test_without_the_wall_the_attack_gets_out(tmp_path: Path, file: str, wall: s
     if reason := why_not("zygote"):
         pytest.skip(reason)
     # Some attacks are a race with the watchdog, which a busy machine may let it win once.
-    tries = (outcome(tmp_path / str(number), file, wall, instead, attack) for number in range(9))
+    tries = (outcome(tmp_path / str(number), file, wall, instead, attack) for number in range(4))
     assert "escaped" in tries
 
 

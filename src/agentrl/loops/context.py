@@ -17,7 +17,7 @@ from agentrl.engine.random import derive_seed
 from agentrl.errors import StoreError, TaskError
 from agentrl.evals.evaluate import Evaluation, evaluate
 from agentrl.harness.configured import configured_loop
-from agentrl.loops.agent import check_tools, make_agent, make_critic
+from agentrl.loops.agent import make_agent, make_critic
 from agentrl.loops.footprint.resident import resident_mib
 from agentrl.loops.progress import PHASES, Progress, Stopped, forget_all, forget_later
 from agentrl.loops.publication import Publishing
@@ -60,8 +60,6 @@ class RunContext(Publishing):
         folder.write_sandbox(self.sandbox)
         reporter.note(f"sandbox: {self.sandbox['backend']}, level {self.sandbox['level']}")
         self.agent = make_agent(config)
-        if not config.model.is_tiny:
-            check_tools(self.agent, config.model.name)
         self.renderer = self.agent.renderer
         self.harness = configured_loop(self.renderer, config)
         super().__init__(config, self.agent, folder.path)

@@ -30,7 +30,7 @@ from agentrl.policy.base import Policy
 from agentrl.protocols import TaskSet
 from agentrl.store import RunFolder
 from agentrl.train.checkpoint import latest_checkpoint, read_checkpoint
-from agentrl.types import Task
+from agentrl.types import Message, Task
 from agentrl.ui.live import Reporter
 
 __all__ = [
@@ -151,6 +151,8 @@ def _check_prompt(context: RunContext, task_set: TaskSet, word: str) -> None:
     task = task_set[0]
     try:
         context.renderer.render(context.harness.prompt(task), task.tools)
+        if task.tools:
+            context.renderer.extend([Message(role="tool", content="done")], ())
     except RendererError as error:
         raise ConfigError(
             f"{word} cannot be given {task.id}: {error}; name a renderer that writes its prompt (--renderer "

@@ -10,6 +10,7 @@ from typing import Any
 from agentrl.config import TrainConfig
 from agentrl.errors import StoreError
 from agentrl.evals.stats import Interval, paired_difference, pass_at_1
+from agentrl.loops.agent import check_tools
 from agentrl.loops.context import RunContext
 from agentrl.loops.progress import Stopped
 from agentrl.loops.publication import local
@@ -66,6 +67,8 @@ def _train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume
     started = time.perf_counter()
     run.agent.keep_vocabulary(folder)
     try:
+        if not config.model.is_tiny:
+            check_tools(run.agent, config.model.name)
         if run.served is None and (said := told_of_memory(config, local(run.engine))):
             reporter.note(said)
         if resume:

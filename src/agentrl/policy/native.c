@@ -5,11 +5,10 @@
    Keys and values of a slot lie as (K, room, E). A query's attention over its prompt and its own slot is summed up
    tile after tile, with the largest score so far in the exponent (online softmax, 1805.02867). */
 
-#include "layers.h"
-
 #ifndef E
 #error "compile with -DE=(width of a head)"
 #endif
+#include "between.h"
 #define TILE 16 /* keys that sixteen queries meet at a time */
 #define LONG (E <= 32 ? 64 : E <= 64 ? 32 : 16) /* keys that a query alone meets at a time */
 #define LANES (E % 16 ? 8 : 16)
@@ -356,32 +355,4 @@ void attend(const Layout *at, const Slots *slots, const float *q, int64_t q_stri
             float scale = 1.0f / total[row];
             for (int e = 0; e < E; e++) out[row * E + e] *= scale;
         }
-}
-
-/* x (M, D) += added, where there is some, and its RMS norm. */
-void add_norm(int64_t M, int64_t D, float *restrict x, const float *restrict added, const float *restrict weight,
-              float epsilon, float *restrict out) {
-    for (int64_t m = 0; m < M; m++, x += D, out += D) {
-        if (added)
-            for (int64_t d = 0; d < D; d++) x[d] += added[m * D + d];
-        float scale = inverse_root(x, D, epsilon);
-        for (int64_t d = 0; d < D; d++) out[d] = x[d] * scale * weight[d];
-    }
-}
-
-/* Heads x (M, heads, E): normed where there is a weight, multiplied by `factor`, turned by their positions' cosines and
-   sines (E), whose rows are `turns` (M). */
-void rotate(int64_t M, int64_t heads, float *restrict x, const float *restrict weight, float epsilon, float factor,
-            const int64_t *restrict turns, const float *restrict cosines, const float *restrict sines) {
-    for (int64_t m = 0; m < M; m++)
-        for (int64_t h = 0; h < heads; h++, x += E) {
-            float scale = weight ? factor * inverse_root(x, E, epsilon) : factor;
-            for (int64_t e = 0; e < E; e++) x[e] *= weight ? scale * weight[e] : scale;
-            turned(E, x, cosines + turns[m] * E, sines + turns[m] * E, x);
-        }
-}
-
-/* x = silu(x) * y, over n numbers. */
-void gate(int64_t n, float *restrict x, const float *restrict y) {
-    for (int64_t i = 0; i < n; i++) x[i] = gated(x[i], y[i]);
 }

@@ -76,7 +76,9 @@ class Kernels:
         self._add_norm.argtypes = (number, number, pointer, pointer, pointer, _FLOAT, pointer)
         self._rotate.argtypes = (number, number, pointer, pointer, _FLOAT, _FLOAT, pointer, pointer, pointer)
         self._gate.argtypes = (number, pointer, pointer)
-        for function in (self._keep, self._attend, self._add_norm, self._rotate, self._gate):
+        self._between = library.between
+        self._between.argtypes = (pointer, number, *[pointer] * 13)
+        for function in (self._keep, self._attend, self._add_norm, self._rotate, self._gate, self._between):
             function.restype = None
 
     def __deepcopy__(self, memo: object) -> Kernels:
@@ -123,6 +125,24 @@ class Kernels:
         weight = None if weight_E is None else weight_E.data_ptr()
         self._rotate(*x_MHE.shape[:2], x_MHE.data_ptr(), weight, epsilon, factor, *turns.addresses)
         return x_MHE
+
+    def between(
+        self,
+        widths: ctypes.Structure,
+        behind: ctypes.Structure | None,
+        before: ctypes.Structure,
+        product: int,
+        turns: Turns,
+        attended_MQ: Tensor | None,
+        numbers: Sequence[Tensor],
+    ) -> None:
+        """From an attention to the next; see ``between.h`` and `agentrl.policy.segments`."""
+        attended_MQ = None if attended_MQ is None else _plain(attended_MQ)
+        given = None if attended_MQ is None else attended_MQ.data_ptr()
+        structures = (None if one is None else ctypes.addressof(one) for one in (behind, before))
+        addresses = (x.data_ptr() for x in numbers)
+        rows = len(numbers[0])
+        self._between(ctypes.addressof(widths), rows, *structures, product, *turns.addresses, given, *addresses)
 
     def gate(self, x: Tensor, y: Tensor) -> Tensor:
         """``x = silu(x) * y``, in place."""

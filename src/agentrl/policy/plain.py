@@ -20,6 +20,7 @@ from torch.nn.functional import linear, rms_norm, silu
 from agentrl.policy.base import Attend
 from agentrl.policy.compiled import refuse
 from agentrl.policy.native import SOURCE, Kernels, Turns, kernels
+from agentrl.policy.segments import NotPlain, segments
 
 PLAIN_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 """Model types whose layers are computed here."""
@@ -135,6 +136,7 @@ class _Compiled:
     def __init__(self, base: Any, kernels: Kernels) -> None:
         self.base, self.kernels, self.by_torch = base, kernels, _Plain(base)
         self.turns_TE: tuple[Tensor, Tensor] | None = None
+        self.segments = segments(base, kernels)
 
     def __call__(self, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:
         many = len(ids_M) > MANY_TOKENS and torch.get_num_threads() > 1
@@ -144,6 +146,11 @@ class _Compiled:
         # A module's attributes are found by a search that takes as long as a norm, so its parts are looked up.
         layers, native = [layer._modules for layer in self.base.layers], self.kernels
         turns = self._turns(x_MD, positions_M)
+        try:
+            if self.segments is not None:
+                return self.segments(x_MD, turns, attend)
+        except NotPlain:
+            pass
         before = [parts["input_layernorm"] for parts in layers[1:]] + [self.base.norm]
         hidden = self._normed(x_MD, None, layers[0]["input_layernorm"])
         for number, (parts, norm) in enumerate(zip(layers, before, strict=True)):
