@@ -19,7 +19,7 @@ from agentrl.evals.names import Policy, Tasks
 from tests.cli.conftest import Command
 from tests.tokens.real import needs_assets
 from tests.tokens.real_models import save, save_base
-from tests.tokens.templates import ALTERNATING
+from tests.tokens.templates import ALTERNATING, SMOLLM
 
 pytestmark = needs_assets
 FEW = ("--tasks", "2", "--max-tokens", "6")
@@ -89,6 +89,20 @@ def test_prompts_that_a_template_cannot_write_are_refused_before_anything_is_pla
     assert "./strict cannot be given bugfix-v1/small/test/0: the chat template refuses" in done.stderr
     assert "name a renderer that writes its prompt (--renderer of a model" in done.stderr
     assert not Path("runs").exists()
+
+
+def test_tools_are_asked_for_where_the_tasks_have_some(base: Path, agentrl: Command, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(base, plain)
+    (plain / "chat_template.jinja").write_text(SMOLLM)
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(2)]
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = agentrl("eval", "math:sums.jsonl", "--policy", "./plain", *FEW, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["played"] == 2
+    refused = agentrl("eval", "bugfix-v1/small", "--policy", "./plain", *FEW)
+    assert refused.returncode == 2
+    assert "./plain cannot be given bugfix-v1/small/test/0: the template does not" in refused.stderr
 
 
 def test_other_weights_get_another_folder(model: Path, agentrl: Command, tmp_path: Path) -> None:

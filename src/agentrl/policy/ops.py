@@ -80,6 +80,18 @@ def kernels(dtype: torch.dtype) -> Any:
     return found
 
 
+class _Uncalled:
+    """In the place of functions where tensors have no numbers: memory and work of a step are counted on such."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def _functions(x: Tensor) -> Any:
+    """Those for numbers of this kind."""
+    return _Uncalled() if x.is_meta else kernels(x.dtype)
+
+
 def project(
     x_MD: Tensor, norm: Norm, qkv: Sequence[Affine], head_norms: tuple[Norm, Norm] | None, turn: Turn
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,7 +140,7 @@ class _Finish(Function):
         both = _joined(gate_up)
         both_M2F = _product(h_MD, both)
         gated_MF = both_M2F.new_empty(len(both_M2F), both_M2F.shape[1] // 2)
-        kernels(x_MD.dtype).gate(*gated_MF.shape, _at(both_M2F), _at(gated_MF))
+        _functions(x_MD).gate(*gated_MF.shape, _at(both_M2F), _at(gated_MF))
         ctx.save_for_backward(attended_MA, middle_MD, inverse_M, both_M2F, *weights)
         return _add_product(middle_MD, gated_MF, down)
 
@@ -140,7 +152,7 @@ class _Finish(Function):
         of_out, of_down, of_both = (ctx.needs_input_grad[4 + at :] for at in (0, 2, 4))
         grad_MD = grad_MD.contiguous()
         gated_MF, grads_M2F = torch.mm(grad_MD, down.weight), torch.empty_like(both_M2F)
-        kernels(grad_MD.dtype).gate_backward(*gated_MF.shape, *map(_at, (both_M2F, gated_MF, grads_M2F)))
+        _functions(grad_MD).gate_backward(*gated_MF.shape, *map(_at, (both_M2F, gated_MF, grads_M2F)))
         down_grads = _weight_grads([down], of_down, grad_MD, gated_MF)
         grad_h_MD = torch.mm(grads_M2F, _joined(gate_up).weight)
         back = _norm_backward(grad_h_MD, middle_MD, inverse_M, norm_D, added_MD=grad_MD)
@@ -164,7 +176,7 @@ class _Project(Function):
         inverses = [x.new_empty(x.shape[:2]) for x in heads]
         for x, norm_E, epsilon, inverse, into in zip(heads, norms, eps[1:], inverses, found, strict=True):
             sizes, where = (*x.shape, epsilon), map(_at, (norm_E, cos_ME, sin_ME, x))
-            kernels(x.dtype).turn(*sizes, *where, x.stride(0), _at(inverse), _at(into))
+            _functions(x).turn(*sizes, *where, x.stride(0), _at(inverse), _at(into))
         ctx.save_for_backward(cos_ME, sin_ME, x_MD, inverse_M, raw_MHE, *inverses, *weights)
         return *found, v_MHE
 
@@ -182,7 +194,7 @@ class _Project(Function):
             grad = grad.contiguous()
             where = map(_at, (norm_E, cos_ME, sin_ME, grad, x))
             results = (*map(_at, (inverse, grad_norm_E, out)), out.stride(0))
-            kernels(x.dtype).turn_backward(*x.shape, *where, x.stride(0), *results)
+            _functions(x).turn_backward(*x.shape, *where, x.stride(0), *results)
         grad_MA = grad_MHE.flatten(1)
         grad_h_MD = torch.mm(grad_MA, _joined(qkv).weight)
         back = _norm_backward(grad_h_MD, x_MD, inverse_M, norm_D)
@@ -208,7 +220,7 @@ class _NormBack(NamedTuple):
 def _normed(x_MD: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     """What an RMS norm gives (M, D), and the r (M) of its tokens."""
     found_MD, inverse_M = torch.empty_like(x_MD), x_MD.new_empty(len(x_MD))
-    kernels(x_MD.dtype).norm(*x_MD.shape, norm.eps, *map(_at, (norm.weight, x_MD, inverse_M, found_MD)))
+    _functions(x_MD).norm(*x_MD.shape, norm.eps, *map(_at, (norm.weight, x_MD, inverse_M, found_MD)))
     return found_MD, inverse_M
 
 
@@ -219,7 +231,7 @@ def _norm_backward(
     found = _NormBack(torch.empty_like(x_MD), torch.zeros_like(weight_D), torch.empty_like(x_MD))
     given = (weight_D, grad_MD, x_MD, inverse_M, added_MD)
     results = (found.weight_D, found.normed_MD, found.grad_MD)
-    kernels(x_MD.dtype).norm_backward(*x_MD.shape, *map(_at, (*given, *results)))
+    _functions(x_MD).norm_backward(*x_MD.shape, *map(_at, (*given, *results)))
     return found
 
 

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
 
+from agentrl.config import HuggingFaceConfig
 from agentrl.loops.footprint.live import LiveBytes
+from agentrl.loops.footprint.outline import outline_model
 from agentrl.loops.footprint.trace import Conversations, trace_sampling, trace_training
+from agentrl.policy import ops
 from agentrl.policy.cache import KeyValueCache, Piece
+from agentrl.policy.hf import HuggingFacePolicy
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
 from agentrl.train.packing import micro_batches
 from agentrl.train.scoring import score_tokens
@@ -85,3 +90,30 @@ def test_the_cache_on_shapes_holds_what_it_holds_with_numbers() -> None:
     # attention of single tokens may be compiled, which on shapes it is not, and needs less for a moment then
     assert live.peak <= found.held.peak * 1.02
     assert found.held.peak <= live.peak * 1.06
+
+
+@pytest.mark.skipif(ops.kernels(torch.float32) is None, reason="no C compiler on this machine")
+def test_layers_that_are_computed_in_c_take_on_shapes_what_they_take_with_numbers() -> None:
+    shape = Qwen3Config(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
+    policy = HuggingFacePolicy(AutoModelForCausalLM.from_config(shape))
+    policy(next(iter(micro_batches(WORK.samples(), max_tokens=8192))))  # how it is trained is decided
+    (batch,) = micro_batches(WORK.samples(), max_tokens=8192)
+    with LiveBytes((*policy.parameters(), *policy.buffers())) as live:
+        score_tokens(policy, batch, 1.0).logprobs_K.sum().backward()
+    here, there = (
+        trace_training(
+            outline_model(shape, HuggingFaceConfig(device=device), value_head=False), WORK.samples(), max_tokens=8192
+        ).held.peak
+        for device in ("cpu", "cuda")
+    )
+    assert here == pytest.approx(live.peak, rel=0.03)
+    assert there > 1.2 * here  # the model's own layers, which keep more

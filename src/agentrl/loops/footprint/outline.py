@@ -60,6 +60,8 @@ def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value
     from agentrl.policy import lora
     from agentrl.policy.hf import ATTENTION, HuggingFacePolicy
 
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
+
     class Outline(HuggingFacePolicy):
         """Its passes are those of the policy; the comparison of numbers, with which one begins, is left out."""
 
@@ -69,6 +71,7 @@ def outline_model(shape: PretrainedConfig, settings: HuggingFaceConfig, *, value
             self.model, self.attention = model, settings.attention
             self.logit_scale, self.dropouts = 1.0, ()
             self.adapted = lora.has_adapter(model)
+            self._training_decided = not on_cpu  # elsewhere its own layers are trained
             width = model.get_output_embeddings().weight.shape[1]
             self.value = nn.Linear(width, 1) if value_head else None
 

@@ -162,6 +162,8 @@ class Sampling:
         self.tails = {self.cache.tails.take(self.half): one for one in self.prompts for _ in range(members)}
         for prompt in self.prompts:
             prompt.length = conversations.prompt
+        self._going: list[Slot] = []
+        """Those that got the token before this one."""
 
     def seconds(self, clock: Clock) -> Sampled:
         """Of each kind of token."""
@@ -184,19 +186,25 @@ class Sampling:
         return (whole + (rows - timed) * more) / rows
 
     def _reply(self, tails: dict[Slot, Slot]) -> None:
-        for tail in tails:
-            tail.length = self.half - 1
-        logits_BV = self.cache.advance([_piece(tail, prompt, 1) for tail, prompt in tails.items()])
+        if self._going == [*tails] and self.cache.can_go_on:  # as most steps do
+            logits_BV = self.cache.go_on([0] * len(tails))
+        else:
+            for tail in tails:
+                tail.length = self.half - 1
+            logits_BV = self.cache.advance([_piece(tail, prompt, 1) for tail, prompt in tails.items()])
+        self._going = [*tails]
         rows = len(logits_BV)
         draw(logits_BV, logits_BV.new_zeros(rows, dtype=torch.float64), logits_BV.new_zeros(rows, dtype=torch.bool))
 
     def _answer(self, tails: dict[Slot, Slot], count: int) -> None:
+        self._going = []
         for tail in tails:
             tail.length = self.half - count
         for pieces in steps_of(tails, count):
             self.cache.advance(pieces)
 
     def _begin(self, length: int, count: int) -> None:
+        self._going = []
         prompt = self.prompts[0]
         kept, prompt.length = prompt.length, length
         self.cache.advance([_piece(prompt, None, count)])
