@@ -8,7 +8,8 @@ from torch import nn
 
 from agentrl.policy import plain, segments
 from agentrl.policy.hf import _own_layers
-from agentrl.policy.segments import BLOCK, NotPlain
+from agentrl.policy.native import BLOCK
+from agentrl.policy.segments import NotPlain
 from tests.policy.test_plain import CONFIGS, make
 
 pytestmark = pytest.mark.skipif(

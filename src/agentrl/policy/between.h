@@ -3,7 +3,9 @@
 
 #include "layers.h"
 
-#define BLOCK 256 /* tokens that go all the way before others do, so that what is between stays near */
+#ifndef BLOCK
+#error "compile with -DBLOCK=(tokens that go all the way before others do, so that what is between stays near)"
+#endif
 
 /* x (M, D) += added, where there is some, and its RMS norm. */
 void add_norm(int64_t M, int64_t D, float *restrict x, const float *restrict added, const float *restrict weight,

@@ -24,6 +24,8 @@ from agentrl.policy.compiled import library, refuse
 SOURCE = Path(__file__).with_suffix(".c")
 WIDEST = 256
 """Numbers of a head, at most."""
+BLOCK = 256
+"""Tokens that go all the way from an attention to the next before others do."""
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -186,7 +188,7 @@ def kernels(width: int) -> Kernels | None:
     """The functions for heads of a width, compiled if need be; None where they cannot be had."""
     if width % 8 or not 0 < width <= WIDEST:
         return None
-    found = library(SOURCE, (f"-DE={width}",))
+    found = library(SOURCE, (f"-DE={width}", f"-DBLOCK={BLOCK}"))
     if found is None or _agrees(made := Kernels(found), width):
         return None if found is None else made
     refuse(SOURCE, "its formulas")

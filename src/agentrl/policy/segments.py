@@ -22,10 +22,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from agentrl.policy.base import Attend
 from agentrl.policy.compiled import refuse
-from agentrl.policy.native import SOURCE, Kernels, Turns
-
-BLOCK = 256
-"""Tokens that go all the way before others do; as in ``between.h``."""
+from agentrl.policy.native import BLOCK, SOURCE, Kernels, Turns
 
 _INT, _REAL, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _PAIR = _POINTER * 2

@@ -129,10 +129,11 @@ class _Small:
     def _sampling(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
         replies, answers = _turns(self.whole)
         rows = self.whole.groups * self.whole.members
-        token = self._told(costs, lambda one: one.sampled.token) + bookkeeping(clock)
+        token = self._told(costs, lambda one: one.sampled.token)
+        singly = max(0.0, replies - answers)  # the last token of a reply is computed with the answer to it
         return {
             "prompts": self.whole.groups * self.whole.prompt * self._told(costs, lambda one: one.sampled.context),
-            "replies": replies * rows * token,
+            "replies": rows * (singly * token + replies * bookkeeping(clock)),
             "answers": answers * rows * self._told(costs, lambda one: one.sampled.answer),
         }
 
