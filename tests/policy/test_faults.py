@@ -128,3 +128,5 @@ def test_sampling_does_without_passes_with_a_fault(fault, tmp_path, monkeypatch,
     next_logits(policy, IDS)
     assert isinstance(policy._sampling, plain._Compiled)  # each operation on its own is right
     assert (policy._sampling.segments is not None) == (fault is None)
+    said = "".join(compiled.problems())
+    assert ("formulas: the operations of a layer are called one by one" in said) == (fault is not None)

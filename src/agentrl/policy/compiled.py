@@ -60,14 +60,15 @@ def problems() -> tuple[str, ...]:
     return tuple(_known)
 
 
-def refuse(source: Path, beside: str) -> None:
+def refuse(source: Path, beside: str, instead: str = _INSTEAD) -> None:
     """Note that what was compiled is not taken, since it gives other numbers.
 
     Args:
         source: that was compiled.
         beside: whose numbers they were compared with.
+        instead: what is done without it.
     """
-    _note(f"what {compiler()} made of {source.name} gives other numbers than {beside}: {_INSTEAD}")
+    _note(f"what {compiler()} made of {source.name} gives other numbers than {beside}: {instead}")
 
 
 def _note(line: str) -> None:

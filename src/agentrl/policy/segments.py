@@ -163,7 +163,7 @@ def segments(base: Any, kernels: Kernels) -> Segments | None:
     if product is None:
         return None
     if not _agree(kernels, product, base.layers[0].self_attn.head_dim):
-        refuse(SOURCE, "its formulas")
+        refuse(SOURCE, "its formulas", "the operations of a layer are called one by one, which is slower")
         return None
     return Segments(base, kernels, product)
 
