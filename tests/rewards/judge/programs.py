@@ -190,18 +190,14 @@ FORGED = {
     ),
     "a daemon that prints for the next": (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        while True:\n            time.sleep(0.02)\n            try: os.write(1, b'6\\n')\n"
-        "            except OSError: pass\n            for pid in os.listdir('/proc'):\n                try: open(f'/proc/{pid}/fd/1', 'w').write('6\\n')\n"
+        "            except OSError: pass\n            for pid in os.listdir('/proc'):\n                try:\n"
+        "                    if open(f'/proc/{pid}/cwd/main.py').read() == open(__file__).read(): open(f'/proc/{pid}/fd/1', 'w').write('6\\n')\n"
         "                except (OSError, ValueError): pass\n    os._exit(0)\nos._exit(0)",
         "import os\nif os.fork() == 0:\n    os._exit(0)\nprint(6)",
     ),
     "the launcher, rewritten": (
         "import os\nfor d, _, names in os.walk('.agentrl'):\n    for n in names:\n        try: open(os.path.join(d, n), 'w').write('print(6)')\n        except OSError: pass",
         f"import os\nassert os.path.exists({LAUNCHER_PATH!r})\nprint(6)",
-    ),
-    "words of other processes": (
-        "import os\nfor pid in map(str, range(1, 9000)):\n    for name in ('cmdline', 'environ'):\n        try: data = open(f'/proc/{pid}/{name}', 'rb').read()\n"
-        "        except OSError: continue\n        if b'6\\n' in data or b'stdout' in data: print(6)",
-        "import os\nos.path.exists('/proc/1/cmdline')\nprint(6)",
     ),
     "frames and objects": (
         "import gc, sys\nframe = sys._getframe()\nwhile frame:\n    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:\n"

@@ -2,6 +2,9 @@
 # ruff: noqa: E501  programs in one line are easier to compare
 
 import asyncio
+import subprocess
+import sys
+import uuid
 
 import pytest
 
@@ -67,6 +70,35 @@ def test_a_forgery_fails_and_its_honest_twin_passes(grade, name):
     forged, honest = FORGED[name]
     assert grade(program(forged), SIX).verdict == "fail"
     assert grade(program(honest), SIX).verdict == "pass"
+
+
+SPY = """import os, re
+for pid in os.listdir('/proc'):
+    for name in ('cmdline', 'environ'):
+        try: found = re.search(rb'answer-[0-9a-f]{32}', open(f'/proc/{pid}/{name}', 'rb').read())
+        except OSError: continue
+        if found: print(found.group().decode()); raise SystemExit"""
+
+
+def secret():
+    """Two cases whose answer nothing but this verdict knows, so that no other process of the machine tells it."""
+    answer = f"answer-{uuid.uuid4().hex}"
+    return answer, HiddenPrograms(program="main.py", cases=(ProgramCase(stdout=f"{answer}\n"),) * 2)
+
+
+def test_the_answer_stands_in_the_words_of_no_process(grade):
+    answer, hidden = secret()
+    verdict = grade(program(SPY), hidden)
+    assert (verdict.verdict, verdict.num_passed) == ("fail", 0), verdict.why
+    assert grade(program(f"print({answer!r})"), hidden).verdict == "pass"
+
+
+def test_where_a_process_has_the_answer_among_its_words_and_there_are_no_walls_it_is_found(plain_programs):
+    answer, hidden = secret()
+    with subprocess.Popen([sys.executable, "-c", "input()", answer], stdin=subprocess.PIPE) as teller:
+        verdict = plain_programs(program(SPY), hidden)
+        teller.communicate(b"\n")
+    assert (verdict.verdict, verdict.num_passed) == ("pass", 2), verdict.why
 
 
 @pytest.fixture(scope="module")
