@@ -136,3 +136,54 @@ def test_a_copy_computes_with_its_own_weights():
             weight.add_(0.1)
     torch.testing.assert_close(next_logits(copy, IDS), before, rtol=0.0, atol=0.0)
     assert (next_logits(policy, IDS) - before).abs().max() > 1e-3
+
+
+def doubled(_, __, out):
+    """A hook that changes what a module gives, whatever shape that has."""
+    if isinstance(out, torch.Tensor):
+        return 2.0 * out
+    if isinstance(out, tuple):
+        return (2.0 * out[0], *out[1:])
+    out.last_hidden_state = 2.0 * out.last_hidden_state
+    return out
+
+
+HOOKED = [
+    "",
+    "embed_tokens",
+    "layers.1",
+    "layers.1.self_attn",
+    "layers.1.self_attn.o_proj",
+    "layers.1.self_attn.q_norm",
+    "layers.0.mlp",
+    "layers.0.mlp.act_fn",
+    "layers.0.mlp.up_proj",
+    "layers.2.post_attention_layernorm",
+    "norm",
+]
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_a_module_that_is_hooked_is_called_until_the_hook_is_taken_away(name, monkeypatch):
+    policy = make(CONFIGS["qwen3"])
+    before = next_logits(policy, IDS)
+    hook = policy.model.model.get_submodule(name).register_forward_hook(doubled)
+    hooked = next_logits(policy, IDS)
+    hook.remove()
+    assert is_quick(policy)
+    assert torch.equal(next_logits(policy, IDS), before)
+
+    monkeypatch.setattr(plain, "PLAIN_TYPES", frozenset())
+    policy = make(CONFIGS["qwen3"])
+    policy.model.model.get_submodule(name).register_forward_hook(doubled)
+    torch.testing.assert_close(hooked, next_logits(policy, IDS), rtol=0.0, atol=1e-5)
+    assert (hooked - before).abs().max() > 1e-3  # a hook that nobody hears would not be seen otherwise
+
+
+def test_a_forward_pass_that_was_set_on_a_module_is_taken(monkeypatch):
+    policy = make(CONFIGS["qwen3"])
+    before = next_logits(policy, IDS)
+    norm = policy.model.model.layers[1].input_layernorm
+    own = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: 2.0 * own(x), raising=False)
+    assert (next_logits(policy, IDS) - before).abs().max() > 1e-3

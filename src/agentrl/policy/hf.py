@@ -20,11 +20,11 @@ from torch.nn.functional import linear
 
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.policy.base import Attend, Output, Policy
-from agentrl.policy.choice import choose_forward
+from agentrl.policy.choice import OWN, choose_forward
 from agentrl.policy.comparison import compare, longest_window
 from agentrl.policy.masked import Masks, masked_attention
 from agentrl.policy.packed import GroupSpan, chosen_attention, chosen_groups, group_spans, packed_attention
-from agentrl.policy.plain import Forward
+from agentrl.policy.plain import Forward, is_bare, uncalled
 from agentrl.policy.plain_training import PlainTraining, plain_training
 from agentrl.train.packing import Batch
 
@@ -66,6 +66,8 @@ class HuggingFacePolicy(Policy):
     """
 
     _sampling: Forward | None = None
+    _uncalled: tuple[nn.Module, ...] = ()
+    """Those that `_sampling` computes without calling them."""
     _training: PlainTraining | None = None
     _training_decided = False
 
@@ -127,7 +129,11 @@ class HuggingFacePolicy(Policy):
         if self._sampling is None:
             self.sampling_choice = choose_forward(_decoder(self.model), _own_layers)
             self._sampling = self.sampling_choice.forward
-        hidden_MD = self._sampling(ids_M, positions_M, attend)
+            if self.sampling_choice.name != OWN:
+                self._uncalled = (*uncalled(_decoder(self.model)),)
+        # as in training, a module that somebody hooks is called from then on
+        forward = self._sampling if all(map(is_bare, self._uncalled)) else self._through_own_layers
+        hidden_MD = forward(ids_M, positions_M, attend)
         return self._logits(hidden_MD.index_select(0, last_B))
 
     def _through_own_layers(self, ids_M: Tensor, positions_M: Tensor, attend: Attend) -> Tensor:

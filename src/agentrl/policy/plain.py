@@ -10,7 +10,7 @@ layers are taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,8 @@ from agentrl.policy.segments import NotPlain, segments
 
 PLAIN_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 """Model types whose layers are computed here."""
+PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+"""Of a layer; adapters stand in their place."""
 MANY_TOKENS = 512
 """From here on operations are long enough to be shared by threads, which torch does."""
 TOLERANCE = 1e-5
@@ -62,6 +64,22 @@ def is_plain(base: Any, dtypes: frozenset[torch.dtype] = frozenset({torch.float3
     """Whether a decoder's type is one of those that are computed here, with weights of these types alone."""
     config, found = base.config, {parameter.dtype for parameter in base.parameters()}
     return config.model_type in PLAIN_TYPES and config.hidden_act == "silu" and found <= dtypes
+
+
+def uncalled(base: Any) -> Iterator[nn.Module]:
+    """The modules that are computed here without being called, so that hooks on them would not be: all but embeddings,
+    rotary positions and projections."""
+    yield from (base, base.norm)
+    for layer in base.layers:
+        yield from (layer, layer.self_attn, layer.mlp)
+        for parent in (layer, layer.self_attn, layer.mlp):
+            called = () if parent is layer else PROJECTIONS
+            yield from (part for name, part in parent.named_children() if name not in called)
+
+
+def is_bare(module: nn.Module) -> bool:
+    """No hooks on what it is given and gives, and no other forward pass than that of its type."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 def _agree(base: Any, quick: Forward, own: Forward) -> bool:

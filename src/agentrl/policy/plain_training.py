@@ -23,7 +23,7 @@ from torch.nn.functional import linear, silu
 from agentrl.policy.compiled import refuse
 from agentrl.policy.kernels import rms_norm
 from agentrl.policy.ops import SOURCE, Affine, Norm, Turn, finish, kernels, project
-from agentrl.policy.plain import PLAIN_TYPES, TOLERANCE, Forward
+from agentrl.policy.plain import PLAIN_TYPES, TOLERANCE, Forward, is_bare
 
 GRADIENT_TOLERANCE = 1e-4
 """Most that a gradient may differ from that of the model's own layers, relative to the largest number in it."""
@@ -135,9 +135,8 @@ def _is_plain_layer(layer: Any) -> bool:
 
 
 def _is_bare(module: nn.Module) -> bool:
-    """No hooks and no other forward pass than that of its type."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return not hooks and "forward" not in vars(module)
+    """As `is_bare`, and no hooks on gradients."""
+    return is_bare(module) and not (module._backward_hooks or module._backward_pre_hooks)
 
 
 def _is_single(weight: Tensor) -> bool:
