@@ -221,6 +221,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_nothing_had_happened(whole, tmp_pa
     assert spoken(folder, "rejection", 2) == spoken(stopped, "rejection", 2)
     assert resumed["eval"] == summary["eval"]
     assert (resumed["episodes"], resumed["tokens_sampled"]) == (summary["episodes"], summary["tokens_sampled"])
+    assert 0.0 < wall_at(stopped, "warm_start-000090-end") < wall_at(stopped, "rejection-000001") <= early["wall_s"]
+    assert resumed["wall_s"] > early["wall_s"]
+
+
+def wall_at(folder, name):
+    """Seconds of all sessions of a run up to a checkpoint."""
+    return read_checkpoint(folder.checkpoints / name).state["progress"]["seconds"]["wall"]
 
 
 @pytest.mark.parametrize("restart", [False, True])

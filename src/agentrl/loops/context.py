@@ -53,7 +53,7 @@ class RunContext(Publishing):
 
     def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter) -> None:
         self.folder, self.reporter = folder, reporter
-        self.progress = Progress()
+        self.progress, self._wall_until = Progress(), time.perf_counter()
         required = Level[config.sandbox.require.upper()]
         chosen = choose(require=required, allow_unsafe=config.sandbox.allow_unsafe)
         self.sandbox = chosen.support.as_record()
@@ -148,6 +148,12 @@ class RunContext(Publishing):
     def add_seconds(self, stage: str, seconds: float) -> None:
         """Add time to a stage of the run."""
         self.progress.seconds[stage] = self.progress.seconds.get(stage, 0.0) + seconds
+
+    def add_wall(self) -> None:
+        """Add the time since the run was started, gone on with, or last asked this."""
+        now = time.perf_counter()
+        self.add_seconds("wall", now - self._wall_until)
+        self._wall_until = now
 
     # Training.
 
@@ -283,6 +289,7 @@ class RunContext(Publishing):
     def save(self, name: str) -> None:
         """Write a checkpoint of everything that the run goes on from."""
         assert self.trainer is not None
+        self.add_wall()
         state: dict[str, Any] = {"progress": asdict(self.progress), "optimizer_steps": self.trainer.steps}
         weights, optimizer = self.model.tensors(), optimizer_tensors(self.trainer.optimizers)
         if self.critic is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +63,6 @@ def _naming_the_last_good(folder: RunFolder) -> Iterator[None]:
 
 def _train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume: bool) -> dict[str, Any]:
     run = RunContext(config, folder, reporter)
-    started = time.perf_counter()
     run.agent.keep_vocabulary(folder)
     try:
         if not config.model.is_tiny:
@@ -73,7 +71,6 @@ def _train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume
             reporter.note(said)
         if resume:
             run.resume()
-        before = run.progress.seconds.get("wall", 0.0)
         finished = False
         try:
             if run.progress.phase == "warm_start":
@@ -88,7 +85,7 @@ def _train(config: TrainConfig, folder: RunFolder, reporter: Reporter, *, resume
             finished = True
         except Stopped:
             pass
-        run.progress.seconds["wall"] = before + time.perf_counter() - started
+        run.add_wall()
     finally:
         run.close()
     summary = summarize(run) | {"finished": finished}
