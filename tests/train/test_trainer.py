@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentrl.algorithms.presets import preset
 from agentrl.errors import TrainerError
 from agentrl.policy.transformer import TinyTransformer, TransformerShape
-from agentrl.train.losses import PolicyGradient, supervised
+from agentrl.train.losses import LossShare, PolicyGradient, supervised
 from agentrl.train.packing import count, micro_batches, pack
 from agentrl.train.scoring import score_tokens
 from agentrl.train.trainer import OptimizerSettings, Trainer
@@ -62,6 +62,19 @@ def gradient(samples, loss, max_tokens=10_000, temperature=1.0):
         share.backward()
         total += share.item()
     return total, torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_a_step_leaves_no_gradients_whether_it_was_taken_or_not():
+    trainer = make_trainer(learning_rate=2e-2)
+    trainer.step(lessons(), supervised)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+    def endless(scored, batch):
+        return LossShare(scored.logprobs_K.sum() * float("inf"), {}, {})
+
+    with pytest.raises(TrainerError, match="gradient norm is"):
+        trainer.step(lessons(), endless)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
 def test_supervised_training_learns_a_tiny_set():

@@ -74,7 +74,7 @@ class Trainer:
     def step(
         self, samples: Sequence[Sample], loss: Loss, *, temperature: float = 1.0, entropy_gradient: bool = False
     ) -> dict[str, float]:
-        """One optimizer step over ``samples``.
+        """One optimizer step over ``samples``. No gradients are left behind.
 
         Args:
             samples: all that the step trains.
@@ -93,6 +93,14 @@ class Trainer:
         if not num_trained:
             raise TrainerError(f"none of the {len(samples)} samples has a trained token; skip the step")
         self.model.zero_grad(set_to_none=True)
+        try:
+            return self._step(samples, loss, num_trained, temperature, entropy_gradient)
+        finally:
+            self.model.zero_grad(set_to_none=True)  # so that sampling has their room
+
+    def _step(
+        self, samples: Sequence[Sample], loss: Loss, num_trained: int, temperature: float, entropy_gradient: bool
+    ) -> dict[str, float]:
         means: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
         maxima: dict[str, float] = {}
         for batch in micro_batches(samples, max_tokens=self.settings.max_tokens):

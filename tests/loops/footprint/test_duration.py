@@ -1,6 +1,7 @@
 """Times of a run, told from small models: which ones, and what their times say."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from agentrl.config import TrainConfig, apply_overrides, load_recipe
 from agentrl.loops.footprint.duration import durations
 from agentrl.loops.footprint.estimate import conversations_of, trace
 from agentrl.loops.footprint.small import Family, Sizes, family, made
-from agentrl.loops.footprint.speed import Clock, head, trained_part
+from agentrl.loops.footprint.speed import Clock, Steps, head, trained_part
 from agentrl.loops.footprint.trace import Conversations
+from agentrl.policy.base import Policy
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -107,6 +109,29 @@ def test_what_is_trained_for_a_second(weights: int, length: int, expected: tuple
     assert (part.groups, part.members, part.prompt, part.length) == expected
 
 
+class Passes:
+    """Has passes counted in the place of seconds."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.count = 0
+        policy.register_forward_hook(self._more)
+
+    def _more(self, *_: Any) -> None:
+        self.count += 1
+
+    def seconds(self, compute: Callable[[], object]) -> float:
+        before = self.count
+        compute()
+        return float(self.count - before)
+
+
+def test_a_further_micro_batch_is_one_of_almost_nothing_and_leaves_the_next_step_as_it_is() -> None:
+    policy = made(config(), Sizes(layers=1, words=64), CPU)
+    work = Conversations(groups=2, members=2, prompt=4, length=8, observation=1)
+    steps, passes = Steps(policy, work, max_tokens=100), Passes(policy)
+    assert [steps.update(passes), steps.two(passes), steps.whole(passes)] == [1, 2, 1]  # type: ignore[arg-type]
+
+
 def test_times_have_parts_and_grow_with_the_work() -> None:
     found = []
     for groups in ("2", "8"):
@@ -114,7 +139,7 @@ def test_times_have_parts_and_grow_with_the_work() -> None:
         found.append(durations(wanted, trace(wanted, conversations_of(wanted))))
     few, many = found
     assert set(few["sampling"].seconds) == {"prompts", "replies", "answers"}
-    assert set(few["training"].seconds) == {"passes", "vocabulary", "update"}
+    assert set(few["training"].seconds) == {"passes", "vocabulary", "accumulation", "update"}
     for phase, one in few.items():
         assert one.total == sum(one.seconds.values()) > 0
         assert many[phase].flops == pytest.approx(4 * one.flops, rel=0.01)

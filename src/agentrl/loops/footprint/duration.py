@@ -66,9 +66,11 @@ def _least(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class _Costs(NamedTuple):
-    """Seconds of one model: of an update, of a step beyond it, and of sampling."""
+    """Seconds of one model: of an update, of a further micro-batch of almost nothing, of a step beyond its update, and
+    of sampling."""
 
     update: float
+    further: float
     passes: float
     sampled: Sampled
 
@@ -85,11 +87,12 @@ class _Model:
 
     def costs(self) -> _Costs:
         update = self.steps.update(self.clock)
+        further = max(0.0, self.steps.two(self.clock) - update)
         passes = 0.0 if self.is_wider else max(0.0, self.steps.whole(self.clock) - update)
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads or threads)
         try:
-            return _Costs(update, passes, self.sampling.seconds(self.clock))
+            return _Costs(update, further, passes, self.sampling.seconds(self.clock))
         finally:
             torch.set_num_threads(threads)
 
@@ -114,8 +117,13 @@ class _Small:
     def _training(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
         base, deeper = self.family.base, self.family.deeper or self.family.base
         passes = self.family.told(costs[base].passes, costs[deeper].passes, costs[base].passes)
-        update = self._told(costs, lambda one: one.update)
-        return {"passes": self.times * passes, "vocabulary": self._vocabulary(clock), "update": update}
+        further = (self.traces.training.micro_batches - 1) * self._told(costs, lambda one: one.further)
+        return {
+            "passes": self.times * passes,
+            "vocabulary": self._vocabulary(clock),
+            "accumulation": further,
+            "update": self._told(costs, lambda one: one.update),
+        }
 
     def _vocabulary(self, clock: Clock) -> float:
         """Of the words that the smallest model lacks, which are timed by themselves: in tiles or at once, as later."""

@@ -225,19 +225,12 @@ def _device(config: TrainConfig) -> str:
 def _static(config: TrainConfig, policy: Policy) -> list[Part]:
     weights = sum(weight.nbytes for weight in policy.parameters())
     trained = [weight for weight in policy.parameters() if weight.requires_grad]
-    gradients = sum(weight.nbytes for weight in trained)
     saved = sum(tensor.nbytes for tensor in policy.tensors().values())
     state = _optimizer_bytes(policy, trained)
     how = f"{len(trained)} tensors, AdamW" + (" and Muon" if policy.matrices() else "")
     everywhere = dict.fromkeys(PHASES, 1)
     parts = [
         Part(name="weights", on_device=True, bytes=_each(weights, everywhere), note=_types(policy)),
-        Part(
-            name="gradients",
-            on_device=True,
-            bytes=_each(gradients, {name: 1 for name in PHASES if name != "training"}),
-            note="kept until the next step begins; in training they are in the line of the activations",
-        ),
         Part(name="optimizer", on_device=True, bytes=_each(state, everywhere), note=how),
     ]
     if config.rl.kl_coef:
@@ -247,7 +240,7 @@ def _static(config: TrainConfig, policy: Policy) -> list[Part]:
         note = "a copy of what is trained, since the sampler lags behind it or works beside the trainer"
         parts.append(Part(name="sampler", on_device=True, bytes=_each(saved, everywhere), note=note))
     if config.rl.separate_critic:
-        critic = weights + gradients + state
+        critic = weights + state
         parts.append(Part(name="critic", on_device=True, bytes=_each(critic, everywhere), note="a network of its own"))
     copies = saved + 2 * state
     note = "the bytes of the files, and of the optimizer's also before they are joined"
@@ -275,8 +268,9 @@ def _optimizer_bytes(policy: Policy, trained: list[nn.Parameter]) -> int:
 def _passes(traces: Traces, device: str) -> Part:
     """The peak of each pass; on the CPU, with what the C library has kept of the others."""
     held = {"sampling": traces.sampling.held, "training": traces.training.held}
+    before = "activations" if traces.training.micro_batches == 1 else "activations and of gradients so far"
     note = (
-        f"training: {_mib(traces.training.kept)} of activations for {traces.training.tokens:,} tokens; sampling: "
+        f"training: {_mib(traces.training.kept)} of {before} for {traces.training.tokens:,} tokens; sampling: "
         f"{_mib(traces.sampling.cache)} of keys and values"
     )
     if traces.evaluation is not None:

@@ -10,7 +10,7 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,9 +28,11 @@ from agentrl.train.losses import LossShare
 from agentrl.train.packing import Batch
 from agentrl.train.scoring import Scored
 from agentrl.train.trainer import OptimizerSettings, Trainer
+from agentrl.types import Sample
 
 _ENOUGH_S, _OFTEN = 0.1, 20
 """What takes less is repeated for so long, or so often."""
+_LEAST = Conversations(groups=1, members=1, prompt=1, length=3, observation=1)
 _TRAINED_FLOPS = 6e10
 _LEAST_TOKENS, _MOST_TOKENS = 384, 1024
 _CACHE_BYTES = 2**28
@@ -86,20 +88,33 @@ class Steps:
     """Optimizer steps of a model, over some conversations and over almost nothing."""
 
     def __init__(self, policy: Policy, conversations: Conversations, *, max_tokens: int) -> None:
-        settings = OptimizerSettings(
-            learning_rate=1e-6, matrix_learning_rate=1e-6, total_steps=1000, max_tokens=max_tokens
-        )
-        self.trainer = Trainer(policy, settings)
-        self.least = Conversations(groups=1, members=1, prompt=1, length=3, observation=1).samples()
-        self.samples = conversations.samples()
+        self.trainer = Trainer(policy, _settings(max_tokens))
+        self.least, self.samples = _LEAST.samples(), conversations.samples()
+        self.twice = replace(_LEAST, groups=2).samples()
+        self.max_tokens = max_tokens
 
     def update(self, clock: Clock) -> float:
         """Seconds of a step over almost nothing: those of the optimizer."""
-        return clock.seconds(lambda: self.trainer.step(self.least, _total))
+        return self._seconds(clock, self.least)
+
+    def two(self, clock: Clock) -> float:
+        """Seconds of the same in two micro-batches: gradients are made once more and added."""
+        self.trainer.settings = _settings(_LEAST.length)
+        try:
+            return self._seconds(clock, self.twice)
+        finally:
+            self.trainer.settings = _settings(self.max_tokens)
 
     def whole(self, clock: Clock) -> float:
         """Seconds of a step over all."""
-        return clock.seconds(lambda: self.trainer.step(self.samples, _total))
+        return self._seconds(clock, self.samples)
+
+    def _seconds(self, clock: Clock, samples: Sequence[Sample]) -> float:
+        return clock.seconds(lambda: self.trainer.step(samples, _total))
+
+
+def _settings(max_tokens: int) -> OptimizerSettings:
+    return OptimizerSettings(learning_rate=1e-6, matrix_learning_rate=1e-6, total_steps=1000, max_tokens=max_tokens)
 
 
 def _total(scored: Scored, _: Batch) -> LossShare:
