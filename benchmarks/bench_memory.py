@@ -1,14 +1,17 @@
 """What a run takes of memory and time, over what was estimated before it: real steps of Qwen3-architecture models.
 
-python benchmarks/bench_memory.py [small|all]
+python benchmarks/bench_memory.py [small|all|large]
+
+``small`` is the first case alone; ``large`` is a model of the shape of Qwen3-0.6B, which takes 13 GiB and minutes.
 
 A process of its own samples and trains with random weights, a step of each in turns with an estimate of its time, so
 that what else the machine does meets both alike. Memory is the largest peak from the second step on (VmHWM, set back
-before each); seconds are those of the processor, each the least of the rounds, since what disturbs makes all longer.
+before each); seconds are those of the processor, each the median of the rounds.
 """
 
 import asyncio
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -48,18 +51,21 @@ class Case:
     prompt: int = 64
     length: int = 192
     vocab: int = 151_936
+    head_width: int = 32
+    heads: int | None = None
     checkpointing: bool = False
 
     @property
     def shape(self) -> Qwen3Config:
+        heads = self.heads or self.width // 16
         return Qwen3Config(
             vocab_size=self.vocab,
             hidden_size=self.width,
             intermediate_size=3 * self.width,
             num_hidden_layers=self.layers,
-            num_attention_heads=self.width // 16,
-            num_key_value_heads=self.width // 32,
-            head_dim=32,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 2,
+            head_dim=self.head_width,
             tie_word_embeddings=True,
             max_position_embeddings=1024,
         )
@@ -92,17 +98,23 @@ CASES = {
     "45 M, 2 x 8, checkpointing": Case(width=256, layers=8, micro_batch=4096, groups=2, members=8, checkpointing=True),
     "60 M, 4 x 4, 1,024 tokens": Case(width=320, layers=10, micro_batch=1024, groups=4, members=4),
 }
+LARGE = {
+    "0.6 B, 2 x 4, 1,024 tokens": Case(
+        width=1024, layers=28, heads=16, head_width=128, micro_batch=1024, groups=2, members=4
+    )
+}
 
 
 def main() -> None:
     if len(sys.argv) > 2:
         measure(Case(**json.loads(sys.argv[2])))
         return
-    few = sys.argv[1:] == ["small"]
+    asked = sys.argv[1] if len(sys.argv) == 2 else "all"
+    cases = {"small": dict(list(CASES.items())[:1]), "all": CASES, "large": LARGE}[asked]
     columns = f"{'estimated':>12}{'measured':>12}{'ratio':>7}"
     print(f"{'':<28}{'phase':<10}{columns}{columns}")
     libraries = warm_up(transformers=True)
-    for name, case in list(CASES.items())[: 1 if few else None]:
+    for name, case in cases.items():
         compare(name, case, libraries)
 
 
@@ -126,8 +138,8 @@ def compare(name: str, case: Case, libraries: int) -> None:
     boxes = next(part for part in found.parts if part.name == "sandboxes")
     for phase in PHASES:
         memory, peak = found.phase(phase) - boxes.bytes[phase], max(step[phase][0] for step in taken[1:])
-        seconds = min(one[phase].total for one in times)
-        took = min(step[phase][1] for step in taken[1:])
+        seconds = statistics.median(one[phase].total for one in times)
+        took = statistics.median(step[phase][1] for step in taken[1:])
         print(
             f"{name:<28}{phase:<10}{memory / MIB:>8,.0f} MiB{peak / MIB:>8,.0f} MiB{memory / peak:>7.2f}"
             f"{seconds:>10.2f} s{took:>10.2f} s{seconds / took:>7.2f}",

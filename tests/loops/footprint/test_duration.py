@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from agentrl.config import TrainConfig, apply_overrides, load_recipe
-from agentrl.loops.footprint.duration import durations
+from agentrl.loops.footprint.duration import _Costs, _median, _Round, durations
 from agentrl.loops.footprint.estimate import conversations_of, trace
 from agentrl.loops.footprint.small import Family, Sizes, family, made
-from agentrl.loops.footprint.speed import Clock, Steps, head, trained_part
+from agentrl.loops.footprint.speed import Clock, Sampled, Steps, head, trained_part
 from agentrl.loops.footprint.trace import Conversations
 from agentrl.policy.base import Policy
 
@@ -130,6 +130,21 @@ def test_a_further_micro_batch_is_one_of_almost_nothing_and_leaves_the_next_step
     work = Conversations(groups=2, members=2, prompt=4, length=8, observation=1)
     steps, passes = Steps(policy, work, max_tokens=100), Passes(policy)
     assert [steps.update(passes), steps.two(passes), steps.whole(passes)] == [1, 2, 1]  # type: ignore[arg-type]
+
+
+def test_each_number_is_the_median_of_its_own_rounds() -> None:
+    """The least of what is told would be that of the round with most noise in the shallow model."""
+    base, deeper = Sizes(layers=2, words=100), Sizes(layers=4, words=100)
+    kin = Family(whole=Sizes(layers=28, words=100), base=base, deeper=deeper, wider=None)
+
+    def costs(seconds: float) -> _Costs:
+        return _Costs(seconds, seconds, seconds, Sampled(context=seconds, token=seconds, answer=seconds))
+
+    times = [(1.0, 2.0), (1.1, 2.1), (1.5, 2.2)]  # the last would say 1.5 + 13 * 0.7 = 10.6, the first 14
+    rounds = [_Round({base: costs(one), deeper: costs(two)}, word=two, kept=one) for one, two in times]
+    found = _median(rounds)
+    assert (found.models[base], found.models[deeper], found.word, found.kept) == (costs(1.1), costs(2.1), 2.1, 1.1)
+    assert kin.told(found.models[base].passes, found.models[deeper].passes, 0.0) == pytest.approx(14.1)
 
 
 def test_times_have_parts_and_grow_with_the_work() -> None:

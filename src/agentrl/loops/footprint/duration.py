@@ -7,7 +7,8 @@ which run the code of the run on this machine; that each costs the same in the w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -51,18 +52,12 @@ def durations(config: TrainConfig, traces: Traces) -> dict[str, Duration]:
     there = config.hf.device != "cpu" and not config.model.is_tiny and torch.cuda.is_available()
     clock, small = Clock(torch.device("cuda" if there else "cpu")), _Small(config, traces)
     models = {sizes: _Model(config, sizes, small, clock) for sizes in small.family.members}
-    rounds = [small.told({sizes: model.costs() for sizes, model in models.items()}, clock) for _ in range(ROUNDS + 1)]
-    sampling, training = (_least([found[phase] for found in rounds[1:]]) for phase in (0, 1))  # the first warms up
+    rounds = [small.timed(models, clock) for _ in range(ROUNDS + 1)]
+    sampling, training = small.told(_median(rounds[1:]))  # the first warms up
     return {
         "sampling": Duration(seconds=sampling, flops=_sampled_flops(traces)),
         "training": Duration(seconds=training, flops=traces.training.work.flops),
     }
-
-
-def _least(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each kind, since what else runs makes all slower, by the caches that it takes. All models have a turn in each
-    round, so that what is slow for a while is so for all."""
-    return {kind: min(found[kind] for found in rounds) for kind in rounds[0]}
 
 
 class _Costs(NamedTuple):
@@ -73,6 +68,36 @@ class _Costs(NamedTuple):
     further: float
     passes: float
     sampled: Sampled
+
+
+class _Round(NamedTuple):
+    """What was timed in a round, in which all have a turn, so that what is slow for a while is so for all.
+
+    Attributes:
+        models: each of the small models.
+        word: seconds of a trained token's word in the vocabulary head.
+        kept: seconds of the engine's own for each token.
+    """
+
+    models: Mapping[Sizes, _Costs]
+    word: float
+    kept: float
+
+
+def _median(rounds: Sequence[_Round]) -> _Round:
+    """Of each number by itself, before one is told from others: of differences the least would be that with most noise
+    against it."""
+    return _Round(
+        {sizes: _median_costs([one.models[sizes] for one in rounds]) for sizes in rounds[0].models},
+        median(one.word for one in rounds),
+        median(one.kept for one in rounds),
+    )
+
+
+def _median_costs(costs: Sequence[_Costs]) -> _Costs:
+    names = ("update", "further", "passes")
+    sampled = {field.name: median(getattr(one.sampled, field.name) for one in costs) for field in fields(Sampled)}
+    return _Costs(**{name: median(getattr(one, name) for one in costs) for name in names}, sampled=Sampled(**sampled))
 
 
 class _Model:
@@ -110,38 +135,47 @@ class _Small:
         self.times = whole.work.flops / part.work.flops
         """Operations of the passes of a step over those of the part that is timed."""
 
-    def told(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds of sampling and of training."""
-        return self._sampling(costs, clock), self._training(costs, clock)
+    def timed(self, models: Mapping[Sizes, _Model], clock: Clock) -> _Round:
+        """A round."""
+        return _Round({sizes: model.costs() for sizes, model in models.items()}, self._word(clock), bookkeeping(clock))
 
-    def _training(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
+    def told(self, found: _Round) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds of sampling and of training."""
+        return self._sampling(found), self._training(found)
+
+    def _training(self, found: _Round) -> dict[str, float]:
+        costs, tokens = found.models, self._trained_tokens
         base, deeper = self.family.base, self.family.deeper or self.family.base
         passes = self.family.told(costs[base].passes, costs[deeper].passes, costs[base].passes)
         further = (self.traces.training.micro_batches - 1) * self._told(costs, lambda one: one.further)
         return {
             "passes": self.times * passes,
-            "vocabulary": self._vocabulary(clock),
+            "vocabulary": found.word * tokens * (self.family.whole.words - self.family.base.words),
             "accumulation": further,
             "update": self._told(costs, lambda one: one.update),
         }
 
-    def _vocabulary(self, clock: Clock) -> float:
-        """Of the words that the smallest model lacks, which are timed by themselves: in tiles or at once, as later."""
+    @property
+    def _trained_tokens(self) -> int:
+        return self.whole.groups * self.whole.members * self.whole.num_trained
+
+    def _word(self, clock: Clock) -> float:
+        """Of one of the words that the smallest model lacks, for each trained token: in tiles or at once, as later."""
         if self.family.wider is None:
             return 0.0
         weight_VD: Any = self.policy.get_submodule("model").get_output_embeddings().weight  # type: ignore[operator]
-        tokens = self.whole.groups * self.whole.members * self.whole.num_trained
-        each = head(weight_VD, self.family.whole.words, tokens // self.traces.training.micro_batches, clock)
-        return each * tokens * (self.family.whole.words - self.family.base.words)
+        tokens = self._trained_tokens // self.traces.training.micro_batches
+        return head(weight_VD, self.family.whole.words, tokens, clock)
 
-    def _sampling(self, costs: Mapping[Sizes, _Costs], clock: Clock) -> dict[str, float]:
+    def _sampling(self, found: _Round) -> dict[str, float]:
+        costs = found.models
         replies, answers = _turns(self.whole)
         rows = self.whole.groups * self.whole.members
         token = self._told(costs, lambda one: one.sampled.token)
         singly = max(0.0, replies - answers)  # the last token of a reply is computed with the answer to it
         return {
             "prompts": self.whole.groups * self.whole.prompt * self._told(costs, lambda one: one.sampled.context),
-            "replies": rows * (singly * token + replies * bookkeeping(clock)),
+            "replies": rows * (singly * token + replies * found.kept),
             "answers": answers * rows * self._told(costs, lambda one: one.sampled.answer),
         }
 
