@@ -11,7 +11,11 @@
 #include "between.h"
 #define TILE 16 /* keys that sixteen queries meet at a time */
 #define LONG (E <= 32 ? 64 : E <= 64 ? 32 : 16) /* keys that a query alone meets at a time */
-#define LANES (E % 16 ? 8 : 16)
+#if E % 16 || !defined(__AVX512F__) /* where there are no such registers, wide vectors live in memory */
+#define LANES 8
+#else
+#define LANES 16
+#endif
 #define W (E / LANES) /* vectors of a head */
 #define PAIRS (E <= 64) /* two queries at a time fit into the registers */
 #define ROWS (E <= 32 ? 8 : E <= 64 ? 4 : 2) /* results that are summed up in registers */
@@ -19,7 +23,7 @@
 typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
-#if E % 16
+#if LANES == 8
 typedef v8 vec;
 #else
 typedef v16 vec;
@@ -54,7 +58,7 @@ INLINE v16 larger(v16 a, v16 b) {
 }
 
 INLINE v4 folded(vec x) {
-#if E % 16
+#if LANES == 8
     v8 a = x;
 #else
     v8 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
