@@ -110,11 +110,13 @@ def main() -> None:
         measure(Case(**json.loads(sys.argv[2])))
         return
     asked = sys.argv[1] if len(sys.argv) == 2 else "all"
-    cases = {"small": dict(list(CASES.items())[:1]), "all": CASES, "large": LARGE}[asked]
+    known = {"small": dict(list(CASES.items())[:1]), "all": CASES, "large": LARGE}
+    if asked not in known:
+        sys.exit(f"{asked} is no set of cases; write one of {', '.join(known)}")
     columns = f"{'estimated':>12}{'measured':>12}{'ratio':>7}"
     print(f"{'':<28}{'phase':<10}{columns}{columns}")
     libraries = warm_up(transformers=True)
-    for name, case in cases.items():
+    for name, case in known[asked].items():
         compare(name, case, libraries)
 
 

@@ -71,10 +71,9 @@ def uncalled(base: Any) -> Iterator[nn.Module]:
     rotary positions and projections."""
     yield from (base, base.norm)
     for layer in base.layers:
-        yield from (layer, layer.self_attn, layer.mlp)
+        yield layer
         for parent in (layer, layer.self_attn, layer.mlp):
-            called = () if parent is layer else PROJECTIONS
-            yield from (part for name, part in parent.named_children() if name not in called)
+            yield from (part for name, part in parent.named_children() if name not in PROJECTIONS)
 
 
 def is_bare(module: nn.Module) -> bool:
